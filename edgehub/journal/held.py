@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-import structlog
 
 from edgehub.journal.segments import Segment
 from edgehub.storage.durable_files import make_folder, open_private
@@ -33,8 +32,6 @@ EVENTS: Final = ".events"
 READ_BYTES_MAX: Final = 64 * 1024
 _RECORD: Final = struct.Struct(">QI")
 """Number of the commit and length of its events; number 0 is the ledger's state."""
-
-log = structlog.get_logger(__name__)
 
 
 class HeldSegment:
@@ -172,14 +169,11 @@ class Held:
             OSError: It is as before; all have to be resumed.
         """
         entry = self.entries[0]
+        is_whole = True
         if entry is not self._growing:
             with self.lines_file(entry).open("rb") as stream:
                 is_whole = entry.lines.take_over(stream)
-            if not is_whole:
-                log.error("journal.segment_lost", path=entry.lines.path)
-                self._pop()
-                return
-        if entry.lines.has_lines:
+        if is_whole and entry.lines.has_lines:
             self._segments.close(entry.lines)
         self._pop()
 

@@ -108,25 +108,33 @@ class Segment:
         return self._compressor.flush() + sums
 
     def take_over(self, stream: BinaryIO) -> bool:
-        """Go on behind the bytes of a stream that count; False = some are missing or damaged.
+        """Go on behind the bytes of a stream that count; False = some are missing or damaged."""
+        stored = self._checksum
+        try:
+            is_whole = self._inflate(stream) and stored in {self._checksum, NO_CHECKSUM}
+        except zlib.error:
+            is_whole = False
+        if not is_whole:
+            # Its lines are lost, those after it are not.
+            log.error("journal.segment_lost", path=self.path)
+        return is_whole
+
+    def _inflate(self, stream: BinaryIO) -> bool:
+        """Sum up the text of the bytes that count; returns whether all of them are there.
 
         Piece by piece: as text a whole segment is some hundred megabytes.
         """
         inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-        stored = self._checksum
         self._checksum = self._size = 0
         left = self.length - len(stream.read(min(self.length, len(HEADER))))
         while left > 0 and (packed := stream.read(min(left, PIECE_BYTES))):
             left -= len(packed)
             while packed:
-                try:
-                    text = inflate.decompress(packed, TEXT_BYTES)
-                except zlib.error:
-                    return False
+                text = inflate.decompress(packed, TEXT_BYTES)
                 packed = inflate.unconsumed_tail
                 self._checksum = zlib.crc32(text, self._checksum)
                 self._size += len(text)
-        return left == 0 and stored in {self._checksum, NO_CHECKSUM}
+        return left == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +226,6 @@ class Segments:
                 continue  # closed or deleted since
             with file.open("r+b") as stream:
                 if not segment.take_over(stream):
-                    # Cut or damaged; its lines are lost, those after it are not.
-                    log.error("journal.segment_lost", path=segment.path)
                     continue
                 stream.truncate(segment.length)
                 os.fsync(stream.fileno())
