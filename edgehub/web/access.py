@@ -101,12 +101,7 @@ class Access:
             principal = self._local(headers)
         if self.changes(method, path) and principal.role is not Role.WRITE:
             who = f"the token {principal.name!r}" if principal.name else "without a token one"
-            raise ProblemError(
-                HTTPStatus.FORBIDDEN,
-                "read_only",
-                f"{who} may read only",
-                hint="use a token with the role write: edgehub token add NAME --role write",
-            )
+            raise read_only(f"{who} may read only")
         if principal.tenant is not None and not _is_below(path, TENANT_PATHS):
             raise ProblemError(
                 HTTPStatus.FORBIDDEN,
@@ -145,6 +140,16 @@ class Access:
         if why is Foreign.ORIGIN:
             raise ProblemError(HTTPStatus.FORBIDDEN, "foreign_origin", why.value)
         return ANONYMOUS
+
+
+def read_only(detail: str) -> ProblemError:
+    """Return the refusal of what needs the role `write`."""
+    return ProblemError(
+        HTTPStatus.FORBIDDEN,
+        "read_only",
+        detail,
+        hint="use a token with the role write: edgehub token add NAME --role write",
+    )
 
 
 def _is_below(path: str, roots: Collection[str]) -> bool:

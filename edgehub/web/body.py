@@ -43,7 +43,7 @@ async def json_body(request: Request) -> Any:
 def _value(body: bytes) -> Any:
     try:
         value = json.loads(body, object_pairs_hook=_members, parse_constant=_refuse_constant)
-        _refuse_has_lone_surrogate(body, value)
+        _refuse_lone_surrogate(body, value)
     except json.JSONDecodeError as error:
         fault = ManifestFault(path="", message=error.msg, line=error.lineno, column=error.colno)
         raise _no_json(f"line {error.lineno}, column {error.colno}: {error.msg}", fault) from error
@@ -59,7 +59,7 @@ def _value(body: bytes) -> Any:
     return value
 
 
-def _refuse_has_lone_surrogate(body: bytes, value: object) -> None:
+def _refuse_lone_surrogate(body: bytes, value: object) -> None:
     r"""Refuse a lone `\ud800` to `\udfff`: no file, no topic and no answer can hold it."""
     if rb"\ud" not in body.lower():
         return

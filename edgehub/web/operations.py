@@ -16,6 +16,7 @@ from starlette.routing import Route
 from edgehub.devices.token_file import Role
 from edgehub.operations.operation import ArgumentError, ArgumentKind
 from edgehub.operations.problem import ProblemError
+from edgehub.web.access import read_only
 from edgehub.web.answers import JsonResponse
 from edgehub.web.body import json_body
 from edgehub.web.revisions import conditions, entity_tag
@@ -121,11 +122,8 @@ def _tenant(given: Any, request: Request) -> Any:
 
 def _require_write(request: Request, argument: Argument) -> None:
     if request.state.principal.role is not Role.WRITE:
-        raise ProblemError(
-            HTTPStatus.FORBIDDEN,
-            "read_only",
-            f"`{argument.name}` shows what clients sent, and a token that may read only does not",
-            hint="use a token with the role write: edgehub token add NAME --role write",
+        raise read_only(
+            f"`{argument.name}` shows what clients sent, and a token that may read only does not"
         )
 
 

@@ -150,7 +150,7 @@ def test_conditions_never_make_what_was_not_there(hub: tuple[Daemon, Api]) -> No
     "body",
     [rb'"FROM /messages/* WHERE a = \'\ud800\' INTO $upstream"', rb'{"\uDFFF": 1}', rb'"\ud800"'],
 )
-def test_has_lone_surrogate_are_refused(hub: tuple[Daemon, Api], body: bytes) -> None:
+def test_lone_surrogates_are_refused(hub: tuple[Daemon, Api], body: bytes) -> None:
     """JSON can write what no file and no answer can hold."""
     refused = hub[1].ask("POST", "/api/v1/routes", body)
     assert (refused.status, refused.document["code"]) == (400, "bad_json")

@@ -328,7 +328,7 @@ def test_text_that_is_no_json_is_refused(text):
     assert refused(text).faults[0].path == ""
 
 
-def test_has_lone_surrogate_in_names_are_refused():
+def test_lone_surrogates_in_names_are_refused():
     r"""A lone surrogate, which JSON can write as \ud800, can be neither stored nor sent."""
     faults = refused(
         '{"schemaVersion": "1.1", "storeAndForwardConfiguration": {"timeToLiveSecs": 1},'

@@ -10,7 +10,7 @@ from edgehub.operations.problem import ProblemError
 from edgehub.web.answers import JsonResponse, problem_response
 
 
-def test_large_numbers_and_has_lone_surrogate_are_no_fault_of_the_hub():
+def test_large_numbers_and_lone_surrogates_are_no_fault_of_the_hub():
     """They come back as they were sent."""
     document = {"number": 10**30, "text": "\ud800", "nested": [{"\udfff": -(2**70)}], "é": 1.5}
     assert json.loads(JsonResponse(document).body) == document
