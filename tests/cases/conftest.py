@@ -20,7 +20,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     path = _DIRECTORY / metafunc.module.CASES
     if path.exists():
         cases = json.loads(path.read_text("utf-8"))
-        cases = cases["scenarios"] if isinstance(cases, dict) else cases
+        if isinstance(cases, dict):
+            cases = cases["scenarios"] if "scenarios" in cases else cases["vectors"]
         ids = [case["id"] for case in cases]
     else:
         cases, ids = [path], ["missing-file"]

@@ -21,6 +21,7 @@ FOLDERS = {
     "hub",
     "journal",
     "lab",
+    "lora",
     "mqtt",
     "notify",
     "operations",

@@ -1,0 +1,1 @@
+"""LoRaWAN stations: Basics Station's LNS protocol, joins, data and answers."""

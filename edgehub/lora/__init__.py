@@ -1,0 +1,1 @@
+"""LoRaWAN without I/O: frames, cryptography, MAC commands, regional parameters."""
