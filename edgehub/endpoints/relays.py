@@ -47,7 +47,9 @@ class Relays:
         self._relays.pop(endpoint_id, None)
 
     def set_interest(self, device_id: str, wanted: bool) -> None:
-        """Start or stop relaying messages to a device."""
+        """Start or stop relaying messages to a device; peers have none for modules."""
+        if "/" in device_id:
+            return
         if wanted:
             self._listening.add(device_id)
         else:

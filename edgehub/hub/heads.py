@@ -11,6 +11,7 @@ from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.heads.mqtt.session_table import SessionTable
+from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.hub.part import Part
 from edgehub.hub.status import bound_warnings
 from edgehub.hub.store import refusals
@@ -124,12 +125,12 @@ class MqttPart(HeadPart):
             sessions=SessionTable(store),
             space=space,
             identities=identities,
-            device_bound_interest=relays.set_interest,
             link_up=relays.upstream_is_up,
             refused=refusals(store),
             hub_path=HubPath(store.store_id),
             tls=None if tls is None else tls.context,
         )
+        listener.follow(ClientTopic.MESSAGES, relays.set_interest)
         router.follow(lambda table: listener.follow_routes(table.mqtt_filters))
 
     async def close(self) -> None:

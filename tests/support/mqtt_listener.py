@@ -17,6 +17,7 @@ from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalContents, LocalEntry
 from edgehub.heads.mqtt.session_table import StoredSession
+from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.mqtt.hub_path import HubPath
 from edgehub.settings import MqttSettings
 
@@ -391,12 +392,12 @@ async def running(
             known=parts["identities"],
         ),
         identities=parts["identities"],
-        device_bound_interest=parts["interest"],
         link_up=lambda: parts["link"]["up"],
         refused=parts["router"].refused,
         hub_path=HubPath(STORE_ID),
         tls=tls,
     )
+    listener.follow(ClientTopic.MESSAGES, parts["interest"])
     await listener.open()
     bench = Bench(listener, parts)
     async with asyncio.TaskGroup() as tasks:

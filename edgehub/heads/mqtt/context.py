@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.fairness import FairShare
 from edgehub.heads.mqtt.local.rights import rights_of
+from edgehub.heads.mqtt.requests import ClientRequests
 from edgehub.heads.mqtt.sessions import Sessions
 from edgehub.heads.mqtt.statistics import DropReason, ListenerCounters
 from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
@@ -61,7 +62,6 @@ class ListenerContext:
         identities: Clients that may sign in.
         hub_path: Finds messages that have passed this hub before.
         session_store: Keeps stored sessions.
-        device_bound_interest: Called when a device begins or ceases to listen.
         spawn: Runs a coroutine in the listener's task group.
 
     Attributes:
@@ -86,7 +86,6 @@ class ListenerContext:
         identities: Identities,
         hub_path: HubPath,
         session_store: SessionTable,
-        device_bound_interest: Callable[[str, bool], None],
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
         self.settings = settings
@@ -120,7 +119,8 @@ class ListenerContext:
             evicted=self._session_evicted,
         )
         self.share = FairShare(clock, self.backlog, self.sessions)
-        self.index = SubscriptionIndex(space.hub_id, device_bound_interest)
+        self.index = SubscriptionIndex(space.hub_id)
+        self.requests = ClientRequests()
         self._link_up = link_up
         self._dirty: list[ClientConnection] = []
         self._limit_closes: OrderedDict[str, float] = OrderedDict()

@@ -22,6 +22,7 @@ from edgehub.heads.mqtt.batch import (
     record_bytes,
 )
 from edgehub.heads.mqtt.limits import READ_BYTES_MAX
+from edgehub.heads.mqtt.requests import ClientRequest, submit_request
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
@@ -36,6 +37,7 @@ from edgehub.mqtt.packets import (
     Publish5,
     pack_answer,
     pubcomp,
+    topic_name,
 )
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY, BagError, is_batch, without_marks
 from edgehub.mqtt.reasons import reason_of
@@ -48,10 +50,14 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.ingress import LocalIngress
     from edgehub.heads.mqtt.received import ReceivedIds
+    from edgehub.heads.mqtt.requests import RequestHandler
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.topics import EventsTopic
     from edgehub.mqtt.packets import Publish
     from edgehub.mqtt.property_bag import Properties
+
+    Taken = Message | LocalMessage | ClientRequest | Batch
+    """What a PUBLISH becomes."""
 
 _SENDERS_MAX: Final = 4096
 _SHOWN_BYTES_MAX: Final = 80
@@ -319,7 +325,7 @@ class Ingress:
                 self._connection.request_flush()
             self.acks.append(self._answer(token, entry & _PACKET_ID))
 
-    def _take(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
+    def _take(self, packet: Publish, message: Taken | None) -> None:
         """Submit the checked message of a PUBLISH of QoS 1 or 2, None = it was dropped."""
         if self._first == _LEFT or self.unfinished is not None:
             return
@@ -329,6 +335,8 @@ class Ingress:
             submit = self._publish_local
         elif message.__class__ is Batch:
             submit, settle = self._submit_batch, self._settle_batch(settle)
+        elif message.__class__ is ClientRequest:
+            submit = submit_request
         size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
         token = self._expect(packet, size)
         if message is None:
@@ -373,7 +381,7 @@ class Ingress:
         else:
             self._take_qos0(packet, self._checked(packet))
 
-    def _take_qos0(self, packet: Publish, message: Message | LocalMessage | Batch | None) -> None:
+    def _take_qos0(self, packet: Publish, message: Taken | None) -> None:
         """Submit the checked message of a PUBLISH of QoS 0, None = it was dropped."""
         if message is None:
             return
@@ -383,6 +391,8 @@ class Ingress:
             submit = self._publish_local
         elif isinstance(message, Batch):
             submit = self._submit_batch
+        elif isinstance(message, ClientRequest):
+            submit = submit_request
         elif not self._context.takes_qos0():
             self._drop(DropReason.QOS0_OFFLINE, packet)
             return
@@ -491,7 +501,7 @@ class Ingress:
             message.system["modelId"] = self._model_id
         return message
 
-    def _checked(self, packet: Publish) -> Message | LocalMessage | Batch | None:
+    def _checked(self, packet: Publish) -> Taken | None:
         """Build the message after all checks; None = dropped and counted, or connection closed."""
         try:
             return self._careful(packet)
@@ -499,18 +509,17 @@ class Ingress:
             self._connection.close(CloseReason.PROTOCOL_ERROR, error.reason, reason_of(error))
             return None
 
-    def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
+    def _careful(self, packet: Publish) -> Taken | None:
         """Build the message as `_checked` does.
 
         Raises:
             ProtocolError: If the topic is not a topic name at all.
         """
+        handler = self._context.requests.find(packet.topic)
+        if handler is not None:
+            return self._request(packet, handler)
         if not packet.topic.startswith(DIALECT):
-            taken = self._local.take(packet)
-            if isinstance(taken, LocalMessage):
-                return taken
-            self._drop(taken, packet, shown(packet.topic))
-            return None
+            return self._local_message(packet)
         topic = self._allowed_topic(packet)
         if topic is None:
             return None
@@ -530,6 +539,25 @@ class Ingress:
             system = with_property(system, "modelId", self._model_id)
         message = Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
         return self._unpacked(packet, body) if self._is_batch(topic, system) else message
+
+    def _local_message(self, packet: Publish) -> LocalMessage | None:
+        taken = self._local.take(packet)
+        if isinstance(taken, LocalMessage):
+            return taken
+        self._drop(taken, packet, shown(packet.topic))
+        return None
+
+    def _request(self, packet: Publish, handler: RequestHandler) -> ClientRequest | None:
+        """Build a request.
+
+        Raises:
+            ProtocolError: If the topic is not a topic name at all.
+        """
+        body = packet.body
+        if body is None or len(body) > self._max:
+            self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
+            return None
+        return ClientRequest(self.client, topic_name(packet.topic), body, handler)
 
     def _is_batch(self, topic: EventsTopic, system: Properties) -> bool:
         """Return whether a message is a batch of the client itself.
@@ -618,7 +646,7 @@ class Ingress:
             )
 
 
-def _size(packet: Publish, message: Message | LocalMessage | Batch) -> int:
+def _size(packet: Publish, message: Taken) -> int:
     if isinstance(message, LocalMessage | Batch):
         return message.size + MESSAGE_OVERHEAD_BYTES
     properties = packet.properties.properties_bytes if isinstance(packet, Publish5) else 0

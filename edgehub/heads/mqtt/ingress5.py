@@ -24,13 +24,12 @@ from edgehub.mqtt.server_packets import refusal as refusal_bytes
 
 if TYPE_CHECKING:
     from edgehub.heads.head import Settle
-    from edgehub.heads.mqtt.batch import Batch
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
+    from edgehub.heads.mqtt.ingress import Taken
     from edgehub.heads.mqtt.local.ingress import LocalIngress
     from edgehub.heads.mqtt.received import ReceivedIds
     from edgehub.heads.mqtt.sign_in import SignedInClient
-    from edgehub.local_message import LocalMessage
     from edgehub.mqtt.packets import Publish
 
 SENDERS_NAMED_MAX: Final = 64
@@ -204,9 +203,13 @@ class Ingress5(Ingress):
                 return named
         return refusal_bytes(head, packet_id, code, text)
 
-    def _careful(self, packet: Publish) -> Message | LocalMessage | Batch | None:
+    def _careful(self, packet: Publish) -> Taken | None:
         self._foreign.clear()
-        if not isinstance(packet, Publish5) or not packet.topic.startswith(DIALECT):
+        if (
+            not isinstance(packet, Publish5)
+            or not packet.topic.startswith(DIALECT)
+            or self._context.requests.find(packet.topic) is not None
+        ):
             return super()._careful(packet)
         topic = self._allowed_topic(packet)
         if topic is None:

@@ -20,11 +20,12 @@ from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.limits import BACKLOG, LIMITS, ListenerLimits
 from edgehub.heads.mqtt.local.routes import RouteFeed
 from edgehub.heads.mqtt.statistics import CloseReason, ListenerStatistics
-from edgehub.heads.mqtt.topics import device_bound_prefix, input_prefixes
+from edgehub.heads.mqtt.topics import ClientTopic, client_prefixes, input_prefixes
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.property_bag import build_bag, outgoing
 
 if TYPE_CHECKING:
+    import re
     import socket
     from collections.abc import Callable, Coroutine, Iterable
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.mqtt.requests import RequestHandler
     from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.message import Message
     from edgehub.mqtt.hub_path import HubPath
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from edgehub.telemetry.losses import Loss
 
 _NO_MODULE: Final = SendResult(FailureKind.TRANSIENT, "no module listens to the input")
-_NO_DEVICE: Final = SendResult(FailureKind.TRANSIENT, "the device is not listening")
+_NO_CLIENT: Final = SendResult(FailureKind.TRANSIENT, "the client is not listening")
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +59,6 @@ class MqttListener:
         sessions: Table of the stored sessions.
         space: The local topic space.
         identities: Clients that may sign in, loaded before `open`.
-        device_bound_interest: Called when a device begins or ceases to listen.
         link_up: Whether the uplink is up; called only with `store_qos0` off.
         refused: Records messages that are dropped for their content.
         hub_path: Finds messages that have passed this hub before.
@@ -79,7 +80,6 @@ class MqttListener:
         sessions: SessionTable,
         space: LocalSpace,
         identities: Identities,
-        device_bound_interest: Callable[[str, bool], None],
         link_up: Callable[[], bool],
         refused: Refused,
         hub_path: HubPath,
@@ -100,7 +100,6 @@ class MqttListener:
             identities=identities,
             hub_path=hub_path,
             session_store=sessions,
-            device_bound_interest=device_bound_interest,
             spawn=self._spawn,
         )
         self._feed = RouteFeed(space, offer, self.context.takes_qos0, self.context.counters)
@@ -244,7 +243,7 @@ class MqttListener:
     ) -> None:
         """Send a message to a module's input; `settle` is called once, maybe at once."""
         prefixes = input_prefixes(self._hub_id, module_id, input_name)
-        found = self.context.index.find(prefixes)
+        found = self.context.index.find(f"{self._hub_id}/{module_id}", prefixes)
         if found is None:
             settle(_NO_MODULE)
             return
@@ -258,19 +257,57 @@ class MqttListener:
         connection = self.context.sessions.get(f"{self._hub_id}/{module_id}")
         return 0 if connection is None else connection.unsent_bytes
 
+    # Deliveries to devices and modules on topics of their own.
+
+    def listens(self, target: str, topic: ClientTopic) -> bool:
+        """Return whether a client is connected and subscribed to a topic of its own."""
+        return self.context.index.find(target, client_prefixes(target, topic)) is not None
+
+    def follow(self, topic: ClientTopic, changed: Callable[[str, bool], None]) -> None:
+        """Call `changed(target, listens)` when `listens` changes, on the loop's thread.
+
+        Subscriptions to a topic of `$iothub/` are granted if a part of the hub follows it.
+        """
+        self.context.index.follow(topic, changed)
+
+    def send(
+        self,
+        target: str,
+        topic: ClientTopic,
+        rest: str,
+        message: Message,
+        settle: Callable[[SendResult], None],
+    ) -> None:
+        """Send to one client; `settle` is called once, maybe at once.
+
+        Delivered is what the client has acknowledged, or what is written if it was granted QoS 0.
+
+        Args:
+            target: `<device>` or `<device>/<module>`.
+            topic: Which of its topics.
+            rest: What follows the prefix of that topic, a property bag for example.
+            message: Body, properties of MQTT 5, and how long it may wait (`expiry_ms`).
+            settle: Called with the result.
+        """
+        prefixes = client_prefixes(target, topic)
+        found = self.context.index.find(target, prefixes)
+        if found is None:
+            settle(_NO_CLIENT)
+            return
+        connection, options = found
+        connection.deliver(prefixes[0] + rest, message, options, settle, message.expiry_ms)
+
     def deliver_device_bound(
         self, device_id: str, message: Message, settle: Callable[[SendResult], None]
     ) -> None:
         """Relay a message to a device; `settle` is called once, maybe at once."""
-        prefix = device_bound_prefix(device_id)
-        found = self.context.index.find((prefix,))
-        if found is None:
-            settle(_NO_DEVICE)
-            return
-        connection, options = found
         message = outgoing(message)
-        topic = prefix + build_bag(message, sender=False)
-        connection.deliver(topic, message, options, settle, message.expiry_ms)
+        bag = build_bag(message, sender=False)
+        self.send(device_id, ClientTopic.MESSAGES, bag, message, settle)
+
+    def handle(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:
+        """Have a part of the hub handle what clients publish on topics that match a pattern."""
+        self.context.requests.add(pattern, handler)
 
     # Status.
 

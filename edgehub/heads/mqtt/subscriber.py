@@ -110,7 +110,7 @@ class Subscriber:
     def restore(self) -> None:
         """Restore a stored session, without subscriptions that are not allowed any more."""
         for topic_filter, options in list(self.subscriptions.items()):
-            subscription = parse_subscription(topic_filter)
+            subscription = self._parse(topic_filter)
             if self._refusal(topic_filter, subscription) is not None:
                 del self.subscriptions[topic_filter]
                 self._local.unsubscribe(topic_filter)
@@ -158,7 +158,7 @@ class Subscriber:
         self._index.remove(self._connection, self._parsed(self.subscriptions))
 
     def _grant(self, topic_filter: str, options: int) -> int:
-        subscription = parse_subscription(topic_filter)
+        subscription = self._parse(topic_filter)
         code = self._refusal(topic_filter, subscription)
         if code is None:
             self.subscriptions[topic_filter] = options
@@ -210,10 +210,15 @@ class Subscriber:
         self._connection.write(answer)
         for topic_filter, options in replays.items():
             # A later packet may have ended it while this answer waited for the disk.
-            if topic_filter in self.subscriptions and parse_subscription(topic_filter) is None:
+            if topic_filter in self.subscriptions and self._parse(topic_filter) is None:
                 self._local.replay(topic_filter, options)
 
-    @staticmethod
-    def _parsed(filters: Iterable[str]) -> list[Subscription]:
-        parsed = (parse_subscription(name) for name in filters)
+    def _parse(self, topic_filter: str) -> Subscription | None:
+        subscription = parse_subscription(topic_filter, self._client.id)
+        if subscription is None or not self._index.serves(subscription):
+            return None
+        return subscription
+
+    def _parsed(self, filters: Iterable[str]) -> list[Subscription]:
+        parsed = map(self._parse, filters)
         return [subscription for subscription in parsed if subscription is not None]

@@ -7,9 +7,10 @@ messages of its topic, so neither it nor its dictionaries are ever changed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from edgehub.devices.ids import is_device_id
+from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.message import message_source
 from edgehub.mqtt.property_bag import bytes_of, has_marks, is_batch, parse_bag
 
@@ -61,24 +62,38 @@ class EventsTopic:
         self.is_plain = not ("messageId" in system or is_batch(system) or has_marks(properties))
 
 
+class ClientTopic(StrEnum):
+    """What the hub sends to one client, a device or a module."""
+
+    MESSAGES = "messages"
+    TWIN_ANSWERS = "twin_answers"
+    DESIRED = "desired"
+    METHODS = "methods"
+
+
+_OWN_TOPICS: Final = {
+    ClientTopic.TWIN_ANSWERS: "$iothub/twin/res/",
+    ClientTopic.DESIRED: "$iothub/twin/PATCH/properties/desired/",
+    ClientTopic.METHODS: "$iothub/methods/POST/",
+}
+"""Topics that are the same for all clients: each gets what is for itself."""
+
+_OWN_PREFIXES: Final = {prefix: topic for topic, prefix in _OWN_TOPICS.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """A parsed topic filter of the dialect.
 
     Attributes:
         prefix: The filter without its `#`; topics of deliveries begin with it.
-        device_id: Device that the filter names.
-        module_id: Module of the inputs, None = messages to the device.
+        target: `<device>` or `<device>/<module>` that gets the deliveries.
+        topic: The topic of `$iothub/` that it names, None = its topics begin with the target.
     """
 
     prefix: str
-    device_id: str
-    module_id: str | None
-
-    @property
-    def target(self) -> str:
-        """`<device>` or `<device>/<module>` that gets the deliveries."""
-        return self.device_id if self.module_id is None else f"{self.device_id}/{self.module_id}"
+    target: str
+    topic: ClientTopic | None = None
 
 
 def parse_events_topic(topic: str) -> EventsTopic | None:
@@ -106,8 +121,12 @@ def parse_events_topic(topic: str) -> EventsTopic | None:
     return EventsTopic(levels[1], module_id, properties, system)
 
 
-def parse_subscription(topic_filter: str) -> Subscription | None:
-    """Parse a topic filter, None = it is not one of the dialect."""
+def parse_subscription(topic_filter: str, client_id: str) -> Subscription | None:
+    """Parse a topic filter of a client, None = it is not one of the dialect."""
+    prefix = topic_filter.removesuffix("#")
+    topic = _OWN_PREFIXES.get(prefix)
+    if topic is not None and prefix != topic_filter:
+        return Subscription(prefix=prefix, target=client_id, topic=topic)
     module_id: str | None
     match topic_filter.split("/"):
         case ["devices", device_id, "messages", "devicebound", "#"]:
@@ -115,6 +134,8 @@ def parse_subscription(topic_filter: str) -> Subscription | None:
         case ["devices", device_id, "modules", module_id, "#"]:
             pass
         case ["devices", device_id, "modules", module_id, "inputs", "#"]:
+            pass
+        case ["devices", device_id, "modules", module_id, "messages", "devicebound", "#"]:
             pass
         case ["devices", device_id, "modules", module_id, "inputs", input_name, "#"] if (
             is_device_id(input_name)
@@ -124,14 +145,21 @@ def parse_subscription(topic_filter: str) -> Subscription | None:
             return None
     if not is_device_id(device_id) or not (module_id is None or is_device_id(module_id)):
         return None
-    return Subscription(
-        prefix=topic_filter.removesuffix("#"), device_id=device_id, module_id=module_id
-    )
+    target = device_id if module_id is None else f"{device_id}/{module_id}"
+    return Subscription(prefix=prefix, target=target)
 
 
-def device_bound_prefix(device_id: str) -> str:
-    """Return the topic of messages to a device, up to the property bag."""
-    return f"devices/{device_id}/messages/devicebound/"
+def client_prefixes(target: str, topic: ClientTopic) -> tuple[str, ...]:
+    """Return the prefixes under which a client gets what is on a topic, the topic's own first."""
+    if topic is not ClientTopic.MESSAGES:
+        return (_OWN_TOPICS[topic],)
+    sender = split_sender(target)
+    assert sender is not None, target
+    device_id, module_id = sender
+    if module_id is None:
+        return (f"devices/{device_id}/messages/devicebound/",)
+    module = f"devices/{device_id}/modules/{module_id}/"
+    return f"{module}messages/devicebound/", module
 
 
 def input_prefixes(device_id: str, module_id: str, input_name: str) -> tuple[str, str, str]:

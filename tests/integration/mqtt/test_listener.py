@@ -15,7 +15,6 @@ from edgehub.mqtt.packets import ConnectCode
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt_listener import (
     STORE_ID,
-    Changes,
     MemorySessions,
     ScriptedRouter,
     a_space,
@@ -474,7 +473,6 @@ def a_listener(**options) -> MqttListener:
         sessions=MemorySessions(),
         space=a_space(clock),
         identities=Identities(),
-        device_bound_interest=Changes(),
         link_up=lambda: True,
         refused=ScriptedRouter().refused,
         hub_path=HubPath(STORE_ID),

@@ -25,7 +25,6 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
         identities=Identities(),
         hub_path=HubPath(STORE_ID),
         session_store=MemorySessions(),
-        device_bound_interest=Changes(),
         spawn=Changes(),
     )
 

@@ -182,7 +182,7 @@ def test_any_topic_and_filter_is_used_or_refused(topic, topic_filter):
         assert str(found).isprintable()
     else:
         assert found is None or is_device_id(found.device_id)
-    asked = bounded(lambda: parse_subscription(topic_filter))
+    asked = bounded(lambda: parse_subscription(topic_filter, "client"))
     if asked is not None:
         assert is_device_id(asked.device_id)
         assert not filter_fault(topic_filter)

@@ -3,7 +3,8 @@
 import pytest
 
 from edgehub.heads.mqtt.topics import (
-    device_bound_prefix,
+    ClientTopic,
+    client_prefixes,
     input_prefixes,
     parse_events_topic,
     parse_subscription,
@@ -81,14 +82,18 @@ def test_properties_count_by_their_text():
     ("topic_filter", "target"),
     [
         ("devices/d/messages/devicebound/#", "d"),
+        ("devices/d/modules/m/messages/devicebound/#", "d/m"),
         ("devices/d/modules/m/#", "d/m"),
         ("devices/d/modules/m/inputs/#", "d/m"),
         ("devices/d/modules/m/inputs/i/#", "d/m"),
+        ("$iothub/twin/res/#", "client"),
+        ("$iothub/twin/PATCH/properties/desired/#", "client"),
+        ("$iothub/methods/POST/#", "client"),
     ],
 )
 def test_subscriptions(topic_filter, target):
     """A subscription names whom its deliveries are meant for, and the prefix they have."""
-    subscription = parse_subscription(topic_filter)
+    subscription = parse_subscription(topic_filter, "client")
     assert subscription is not None
     assert subscription.target == target
     assert subscription.prefix + "#" == topic_filter
@@ -109,18 +114,19 @@ def test_subscriptions(topic_filter, target):
         "devices/d/modules/m/inputs/+/#",
         "devices/d/modules/m/inputs/i",
         "devices/d/modules/m/inputs//#",
-        "$iothub/twin/res/#",
-        "$iothub/methods/POST/#",
+        "$iothub/twin/res/",
+        "$iothub/methods/POST/reboot/#",
+        "$iothub/#",
     ],
 )
 def test_refused_subscriptions(topic_filter):
     """What the hub has nothing to send for is refused, not silently accepted."""
-    assert parse_subscription(topic_filter) is None
+    assert parse_subscription(topic_filter, "client") is None
 
 
 def test_delivery_prefixes():
     """Deliveries go out under the topics of the dialect, found under three filters."""
-    assert device_bound_prefix("d") == "devices/d/messages/devicebound/"
+    assert client_prefixes("d", ClientTopic.MESSAGES) == ("devices/d/messages/devicebound/",)
     assert input_prefixes("h", "m", "i") == (
         "devices/h/modules/m/inputs/i/",
         "devices/h/modules/m/inputs/",

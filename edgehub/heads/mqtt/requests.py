@@ -1,0 +1,67 @@
+"""Requests of clients: what they publish that is neither telemetry nor a local topic.
+
+Owns which part of the hub handles which topics, as for twins and methods. Invariant: a client's
+PUBACK follows the `settle` of its handler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import re
+
+    from edgehub.heads.head import Settle
+    from edgehub.heads.mqtt.sign_in import SignedInClient
+
+
+class ClientRequest(NamedTuple):
+    """A request of a client.
+
+    Attributes:
+        client: Who sent it.
+        topic: The topic.
+        body: The payload.
+        handler: Handles it.
+    """
+
+    client: SignedInClient
+    topic: str
+    body: bytes
+    handler: RequestHandler
+
+
+class RequestHandler(Protocol):
+    """A part of the hub that handles requests of clients."""
+
+    def __call__(self, request: ClientRequest, settle: Settle, token: int) -> None:
+        """Handle a request without waiting.
+
+        `settle(token, None)` is called once all that it changes is durable, `settle(token,
+        refusal)` when it is not taken; on the loop's thread, possibly before this call returns.
+        """
+
+
+class ClientRequests:
+    """The handlers of one listener."""
+
+    __slots__ = ("_handlers",)
+
+    def __init__(self) -> None:
+        self._handlers: list[tuple[re.Pattern[bytes], RequestHandler]] = []
+
+    def add(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:
+        """Hand all requests whose topic matches a pattern, from its beginning, to a handler."""
+        self._handlers.append((pattern, handler))
+
+    def find(self, topic: bytes) -> RequestHandler | None:
+        """Return the handler of a topic, None = it is no request."""
+        for pattern, handler in self._handlers:
+            if pattern.match(topic):
+                return handler
+        return None
+
+
+def submit_request(request: ClientRequest, settle: Settle, token: int) -> None:
+    """Hand a request to its handler."""
+    request.handler(request, settle, token)
