@@ -1,8 +1,8 @@
 """What a hub shows of itself: one document of what its parts show, and the texts of warnings.
 
-Owns nothing; what the kernel has counted of the process is read here. Invariant: the command line,
-the control socket, the service manager and the web page show the same figures, because they all
-come from here.
+Owns the phase of the hub; what the kernel has counted of the process is read here. Invariant: the
+command line, the control socket, the service manager and the web page show the same figures,
+because they all come from here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 import edgehub
 from edgehub.lifecycle import Phase
 from edgehub.message import UPSTREAM, EndpointId, Priority, queue_id
+from edgehub.notify.reports import Reports
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from edgehub.clock import Clock
     from edgehub.devices.bounds import BoundStatistics
     from edgehub.hub.part import Part
     from edgehub.message import QueueId
+    from edgehub.notify.service_manager import ServiceManager
+    from edgehub.operations.operation import Operation
     from edgehub.store import Damage, LimitStatistics, StoreStatistics
     from edgehub.store.boots import ClockStatistics
     from edgehub.store.queue import Queue
@@ -53,46 +57,86 @@ def written_document(queues: Iterable[Queue]) -> dict[str, Any]:
     }
 
 
-def status_document(
-    phase: Phase, parts: Sequence[Part], stalled: Mapping[str, float]
-) -> dict[str, Any]:
-    """Describe a whole hub.
+class HubStatus:
+    """The phase of a hub, and what it shows of itself to operators and the service manager.
 
     Args:
-        phase: Where it stands.
-        parts: All of it.
-        stalled: Seconds by endpoint for pumps that stand still.
+        service_manager: What started the process.
+        clock: Timers.
+
+    Attributes:
+        reports: Notifies the service manager while it runs.
+        phase: Where the hub stands.
+        parts: All of it in order, empty before it is built.
+        operations: What may be asked of it by name.
     """
-    members: dict[str, Any] = {}
-    warnings = [
-        f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub; restart it"
-        for name, seconds in stalled.items()
-    ]
-    for part in parts:
-        members |= part.status()
-    for part in parts:
-        warnings += part.warnings(members)
-    return {
-        "hub_id": members["hub_id"],
-        "version": edgehub.__version__,
-        "phase": phase,
-        "started": members["started"],
-        "pid": os.getpid(),
-        "summary": summary(phase, members),
-        "degraded": members["degraded"],
-        "warnings": warnings,
-        "stalled": sorted(stalled),
-        **members,
-    }
+
+    def __init__(self, service_manager: ServiceManager, clock: Clock) -> None:
+        self.reports = Reports(
+            service_manager, clock=clock, summary=self._summary, stalled=self._stalled
+        )
+        self.phase = Phase.STARTING
+        self.parts: list[Part] = []
+        self.operations: dict[str, Operation] = {}
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """Show these as well."""
+        for part in parts:
+            self.parts.append(part)
+            self.operations |= {each.name: each for each in part.operations()}
+
+    def running(self) -> None:
+        """Record and report that the hub serves."""
+        self.phase = Phase.RUNNING
+        self.reports.ready()
+
+    def draining(self, timeout_s: float) -> None:
+        """Record and report that the hub takes nothing more, and ends in `timeout_s` at most."""
+        self.phase = Phase.DRAINING
+        self.reports.stopping(timeout_s)
+
+    def ports(self) -> dict[str, int | None]:
+        """Return the TCP ports that are listened on, by what the log calls them."""
+        return {name: port for part in self.parts for name, port in part.ports().items()}
+
+    def document(self) -> dict[str, Any]:
+        """Describe the whole hub."""
+        members: dict[str, Any] = {}
+        stalled = self.reports.stalled
+        warnings = [
+            f"the pump of {name!r} has stood still for {seconds:.0f} s: a fault of the hub;"
+            " restart it"
+            for name, seconds in stalled.items()
+        ]
+        for part in self.parts:
+            members |= part.status()
+        for part in self.parts:
+            warnings += part.warnings(members)
+        return {
+            "hub_id": members["hub_id"],
+            "version": edgehub.__version__,
+            "phase": self.phase,
+            "started": members["started"],
+            "pid": os.getpid(),
+            "summary": _summary_of(self.phase, members),
+            "degraded": members["degraded"],
+            "warnings": warnings,
+            "stalled": sorted(stalled),
+            **members,
+        }
+
+    def _summary(self) -> str:
+        if self.phase is Phase.STARTING:
+            return "recovers what is stored"
+        [queues] = [part for part in self.parts if part.name == "queues"]
+        return _summary_of(self.phase, queues.status())
+
+    def _stalled(self, seconds: float) -> dict[str, float]:
+        return {name: s for part in self.parts for name, s in part.stalled(seconds).items()}
 
 
-def summary(phase: Phase, document: Mapping[str, Any]) -> str:
-    """Return in a few words whether a hub delivers.
-
-    Args:
-        phase: Where it stands.
-        document: Has its `endpoints` and `queues`.
-    """
+def _summary_of(phase: Phase, document: Mapping[str, Any]) -> str:
+    """Return in a few words whether a hub delivers; `document` has its endpoints and queues."""
     waiting = sum(queue["depth"] for queue in document["queues"])
     if phase is not Phase.RUNNING:
         return f"takes no messages, {waiting} waiting"

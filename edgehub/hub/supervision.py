@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from edgehub.hub.part import Part
 
 log = structlog.get_logger(__name__)
 
@@ -36,3 +40,17 @@ class Supervision:
             self.failures.append(f"{name}: {error!r}")
             log.exception("hub.part_failed", part=name)
             self._stop()
+
+    @contextlib.asynccontextmanager
+    async def running(self, parts: Sequence[Part]) -> AsyncIterator[None]:
+        """Run parts side by side, and end them one by one from the last."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self.run(part.run, part.name), name=part.name) for part in parts
+            ]
+            try:
+                yield
+            finally:
+                for task in reversed(tasks):
+                    task.cancel()
+                    await asyncio.wait({task})

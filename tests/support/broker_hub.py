@@ -80,10 +80,9 @@ class BrokerHub:
 
     async def until_subscribed(self, *wires: str) -> None:
         """Wait until the broker granted exactly these subscriptions, and has taken back others."""
-        parts = self.hub._parts  # noqa: SLF001 - what is being taken back is shown nowhere
-        [head] = [part.head for part in parts if isinstance(part, BrokerPart)]
+        [head] = [part.head for part in self.hub.parts if isinstance(part, BrokerPart)]
         assert head is not None
-        known = head._subscriptions  # noqa: SLF001 - likewise
+        known = head._subscriptions  # noqa: SLF001 - what is being taken back is shown nowhere
         await self.until(
             lambda: (
                 self.broker["state"] == "up"

@@ -73,7 +73,7 @@ async def listening(port: int) -> AsyncIterator[aiomqtt.Client]:
 
 def flags_of(hub: Hub) -> Flags:
     """Return what the hub knows of elections."""
-    [devices] = [part for part in hub._parts if part.name == "devices"]  # noqa: SLF001 - see below
+    [devices] = [part for part in hub.parts if part.name == "devices"]
     return devices._flags  # noqa: SLF001 - what only another hub could change otherwise
 
 

@@ -403,7 +403,7 @@ async def test_an_id_that_is_added_meanwhile_refuses_the_reload(tmp_path: Path) 
     bench = Bench(tmp_path, ManualClock())
     bench.manifest(ALL_UPSTREAM)
     async with running(bench):
-        [routes] = [part for part in bench.hub._parts if part.name == "routes"]  # noqa: SLF001 - see below
+        [routes] = [part for part in bench.hub.parts if part.name == "routes"]
         # As if the id came right after the check.
         routes.check = lambda _configuration: asyncio.sleep(0)
         route = "FROM /messages/* INTO $upstream"

@@ -1,0 +1,178 @@
+"""Which parts a hub has, and what each is built with: a new subsystem is one more of them.
+
+Owns nothing. Invariants: a part gets what it works with when it is built, so none can be met half
+made; nothing runs yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgehub.devices.identities import Identities
+from edgehub.endpoints.relays import Relays
+from edgehub.entities.tables import load_entities
+from edgehub.hub.broker import BrokerPart
+from edgehub.hub.control import ControlPart
+from edgehub.hub.devices import DevicesPart, load_flags
+from edgehub.hub.endpoint_factory import EndpointFactory
+from edgehub.hub.endpoints import EndpointsPart
+from edgehub.hub.entities import EntitiesPart
+from edgehub.hub.heads import HttpPart, MqttPart
+from edgehub.hub.losses import LossesPart
+from edgehub.hub.queues import QueuesPart
+from edgehub.hub.reload import ReloadPart
+from edgehub.hub.routes import RoutesPart, build_router
+from edgehub.hub.web import WebPart
+
+if TYPE_CHECKING:
+    import asyncio
+    import random
+    from collections.abc import Callable, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.hub.journal import JournalPart
+    from edgehub.hub.part import Part
+    from edgehub.hub.status import HubStatus
+    from edgehub.hub.store import StorePart
+    from edgehub.hub.supervision import Supervision
+    from edgehub.settings.configuration import Configuration
+    from edgehub.settings.origin import LoadedSettings
+    from edgehub.storage.state_file import StateFile
+
+    Stages = tuple[Sequence[Part], Sequence[Part], tuple[RoutesPart, ReloadPart]]
+    """The ways out, the heads, and what changes either: each runs inside of the one before."""
+
+
+async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
+    configuration: Configuration,
+    *,
+    hub_id: str,
+    kept: StorePart,
+    journal: JournalPart,
+    state: StateFile,
+    shown: HubStatus,
+    supervision: Supervision,
+    reread: Callable[[], LoadedSettings],
+    reload_wanted: asyncio.Event,
+    clock: Clock,
+    rng: random.Random,
+) -> Stages:
+    """Build the parts that come after store and journal.
+
+    Args:
+        configuration: What the hub starts with.
+        hub_id: Its name.
+        kept: The store.
+        journal: What became of rows.
+        state: The other database of the hub.
+        shown: What the hub shows of itself.
+        supervision: Of the tasks that parts start.
+        reread: Reads the settings again for a reload.
+        reload_wanted: Set to ask for a reload.
+        clock: For all timers.
+        rng: Randomness for jitter.
+    """
+    settings, store = configuration.settings, kept.store
+    identities = Identities()
+    identities.apply(configuration.identities)
+    router = build_router(configuration, store, identities=identities, clock=clock)
+    relays = Relays()
+    devices = DevicesPart(
+        settings,
+        await load_flags(settings, store),
+        hub_id=hub_id,
+        store=store,
+        state=state,
+        router=router,
+        clock=clock,
+        supervision=supervision,
+    )
+    mqtt = MqttPart(
+        configuration,
+        hub_id=hub_id,
+        store=store,
+        router=router,
+        submit=devices.take,
+        identities=identities,
+        relays=relays,
+        clock=clock,
+    )
+    listener = mqtt.head
+    entities = EntitiesPart(
+        settings,
+        await store.database.run(load_entities),
+        hub_id=hub_id,
+        store=store,
+        router=router,
+        space=listener.context.space,
+        clock=clock,
+        takes_qos0=listener.context.takes_qos0,
+    )
+    endpoints = EndpointsPart(
+        EndpointFactory(
+            settings, hub_id=hub_id, store=store, listener=listener, clock=clock, rng=rng
+        ),
+        store=store,
+        router=router,
+        relays=relays,
+        devices=devices,
+        entities=entities,
+        clock=clock,
+        supervision=supervision,
+    )
+    routes = RoutesPart(
+        configuration,
+        hub_id=hub_id,
+        router=router,
+        state=state,
+        endpoints=endpoints,
+        clock=clock,
+        rng=rng,
+    )
+    queues = QueuesPart(
+        store=store,
+        endpoints=endpoints,
+        journal=journal,
+        router=router,
+        routes=routes,
+        entities=entities,
+        clock=clock,
+        describe=shown.document,
+    )
+    http = HttpPart(settings, store=store, submit=devices.take, identities=identities, clock=clock)
+    broker = BrokerPart(
+        settings,
+        hub_id=hub_id,
+        store=store,
+        router=router,
+        submit=devices.take,
+        listener=listener,
+        clock=clock,
+        rng=rng,
+    )
+    web = WebPart(
+        settings.web,
+        configuration.tokens,
+        clock,
+        phase=lambda: shown.phase,
+        status=shown.document,
+        table=routes.table,
+        operations=shown.operations,
+    )
+    losses = LossesPart((routes, mqtt, http, entities, broker, endpoints), clock)
+    reload = ReloadPart(
+        configuration,
+        hub_id=hub_id,
+        parts=(routes, mqtt, http, web, kept, endpoints, broker),
+        reread=reread,
+        wanted=reload_wanted,
+        reports=shown.reports,
+    )
+    control = ControlPart(
+        settings.control_path, shown.operations, lambda: reload.configuration.loaded.digest
+    )
+    return (
+        (endpoints, devices, entities, queues, losses, control),
+        (mqtt, http, broker, web),
+        (routes, reload),
+    )
