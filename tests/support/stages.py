@@ -77,7 +77,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def _bounded(item: pytest.Item) -> Iterator[None]:
     """End the process if a test outlives its time-out, which hypothesis takes for a failure."""
     marker = item.get_closest_marker("timeout")
-    timeout_s = marker.args[0] if marker else float(item.config.getini("timeout"))
+    given = item.config.getoption("timeout") or item.config.getini("timeout")
+    timeout_s = marker.args[0] if marker else float(given)
     faulthandler.dump_traceback_later(2 * timeout_s + HANG_MARGIN_S, exit=True, file=STDERR)
     try:
         yield
