@@ -94,7 +94,7 @@ async def world(start: Callable[..., object]) -> World:
     return made
 
 
-async def test_one_level_of_ancestors_is_one_batch(world: World) -> None:
+async def test_one_level_of_creations_is_one_batch(world: World) -> None:
     """From a worse queue, each level once the one above is confirmed, then the data."""
     account = world.account
     world.endpoint.cut()
@@ -232,7 +232,7 @@ async def test_other_causes_end_a_wait(world: World) -> None:
     assert set(world.endpoint.pending) == {2}
 
 
-async def test_ancestors_go_in_the_priority_of_those_who_wait(world: World) -> None:
+async def test_creations_go_in_the_priority_of_those_who_wait(world: World) -> None:
     """Better rows are not held up by what worse ones wait for."""
     best = world.bench.queue(0)
     world.endpoint.cut()
@@ -243,6 +243,25 @@ async def test_ancestors_go_in_the_priority_of_those_who_wait(world: World) -> N
     world.endpoint.revive()
     await world.bench.settle()
     assert world.endpoint.batches[0][0] == 10
+
+
+async def test_creations_return_to_the_priority_of_those_who_still_wait(world: World) -> None:
+    """Two better rows have waited and left; what worse rows wait for does not go first now."""
+    account = world.account
+    world.low.put(creation(account, 1, "a"), creation(account, 2, "b"))
+    world.high.put(data(10, "a", 1), data(11, "b", 2))
+    await world.bench.settle()
+    await world.settle(1, 2)
+    await world.settle(10, 11)
+    world.low.put(creation(account, 3, "c"), data(4, "c", 3))
+    await world.bench.settle()
+    world.endpoint.cut()
+    await world.bench.settle()
+    world.endpoint.batches.clear()
+    world.bench.queue(3).put(*(data(offset, f"x{offset}") for offset in range(20, 23)))
+    world.endpoint.revive()
+    await world.bench.settle()
+    assert world.endpoint.batches[0][0] == 20
 
 
 async def test_a_creation_that_failed_in_its_own_turn_is_tried_from_the_front(world: World) -> None:
