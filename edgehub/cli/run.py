@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import gc
 import os
 import resource
 from functools import partial
@@ -21,10 +20,6 @@ from edgehub.notify.service_manager import ServiceManager
 from edgehub.settings.configuration import read_settings
 from edgehub.settings.origin import LoadedSettings, SettingsSource
 from edgehub.telemetry.log import configure
-
-# Rows wait in memory by the thousand and hold no cycles; looking through them at the default pace
-# costs a tenth of the ingest rate.
-GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 OPEN_FILES: Final = 65_536
 """Wanted, and taken as far as the system grants it: each client is one, and so is each session of a
@@ -53,7 +48,6 @@ def run(
     source = SettingsSource(own_config or obj["config"], flags, find=default_config)
     loaded = read_settings(source)
     configure(level=loaded.settings.log.level, fmt=loaded.settings.log.format)
-    gc.set_threshold(*GC_THRESHOLDS)
     _raise_open_files()
     # A watchdog ends a hub that hangs with SIGABRT; then the log says where it hung.
     faulthandler.enable()

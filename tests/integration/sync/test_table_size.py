@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.cli.run import GC_THRESHOLDS
+from edgehub.cli.main import GC_THRESHOLDS
 from edgehub.routes.content import read_body
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.storage import Change
