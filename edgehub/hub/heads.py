@@ -10,6 +10,7 @@ from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalTable
+from edgehub.heads.mqtt.ports import PORTS
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.hub.part import Part
@@ -168,9 +169,11 @@ class MqttPart(HeadPart):
         return self.head.losses()
 
     def ports(self) -> dict[str, int | None]:
-        """Return the ports without and with TLS."""
-        tls_port = next((port for _, port in self.head.tls_addresses), None)
-        return {"mqtt_port": self.head.addresses[0][1], "mqtt_tls_port": tls_port}
+        """Return the port of each setting, None = it has none."""
+        addresses = self.head.addresses
+        return {
+            f"mqtt_{key}": addresses[key][0][1] if addresses.get(key) else None for key in PORTS
+        }
 
 
 class HttpPart(HeadPart):

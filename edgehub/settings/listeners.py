@@ -89,6 +89,8 @@ def _shared_ports(settings: Settings) -> Iterator[ConfigError]:
     for key, host, port in (
         ("mqtt.port", mqtt.host, mqtt.port),
         ("mqtt.tls_port", mqtt.host, mqtt.tls_port if mqtt.certificate_file else None),
+        ("mqtt.ws_port", mqtt.host, mqtt.ws_port),
+        ("mqtt.wss_port", mqtt.host, mqtt.wss_port),
         ("http.port", http.host, http.port),
         ("web.port", web.host, web.port),
     ):

@@ -155,6 +155,21 @@ class MqttSettings(Section):
         description="For MQTT over TLS, next to the plain port, where there is a certificate.",
         json_schema_extra={"x-needs": "certificate_file"},
     )
+    ws_port: Whole | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="For MQTT over WebSocket; absent = none; 0 = any free port.",
+        examples=[9001],
+    )
+    wss_port: Whole | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="For MQTT over WebSocket with TLS, likewise.",
+        examples=[443],
+        json_schema_extra={"x-needs": "certificate_file"},
+    )
     certificate_file: OptionalFile = Field(
         default=None,
         description="Certificate in PEM, with its chain; absent = no TLS.",
@@ -218,7 +233,7 @@ class MqttSettings(Section):
         if fault:
             raise ValueError(fault)
         if self.certificate_file is None:
-            given = {"tls_port", "client_ca_file"} & self.model_fields_set
+            given = {"tls_port", "wss_port", "client_ca_file"} & self.model_fields_set
             without = [name for name in sorted(given) if getattr(self, name) is not None]
             if without:
                 msg = f"{', '.join(without)} without certificate_file and key_file"

@@ -328,8 +328,11 @@ class Bench:
         self.interest: Changes = parts["interest"]
         self.link: dict[str, bool] = parts["link"]
         self.local: MemoryLocal = parts["local"]
-        self.port = listener.addresses[0][1]
-        self.tls_port = listener.tls_addresses[0][1] if listener.tls_addresses else 0
+        ports = {key: found[0][1] for key, found in listener.addresses.items()}
+        self.port = ports["port"]
+        self.tls_port = ports.get("tls_port", 0)
+        self.ws_port = ports.get("ws_port", 0)
+        self.wss_port = ports.get("wss_port", 0)
 
     def connections(self) -> list[MqttConnection]:
         """Return the connections of signed-in clients."""

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.errors import StartupError
-from edgehub.heads.binding import bind, bind_hint, is_loopback
-from edgehub.heads.mqtt.connection import MqttConnection
+from edgehub.heads.binding import is_loopback
 from edgehub.heads.mqtt.context import ListenerContext
-from edgehub.heads.mqtt.limits import BACKLOG, LIMITS, ListenerLimits
+from edgehub.heads.mqtt.limits import LIMITS, ListenerLimits
 from edgehub.heads.mqtt.local.routes import RouteFeed
+from edgehub.heads.mqtt.ports import ports_of
 from edgehub.heads.mqtt.statistics import CloseReason, ListenerStatistics
 from edgehub.heads.mqtt.topics import ClientTopic, client_prefixes, input_prefixes
 from edgehub.message import FailureKind, SendResult
@@ -26,7 +26,6 @@ from edgehub.mqtt.property_bag import build_bag, outgoing
 
 if TYPE_CHECKING:
     import re
-    import socket
     from collections.abc import Callable, Coroutine, Iterable
 
     from edgehub.clock import Clock
@@ -103,10 +102,7 @@ class MqttListener:
             spawn=self._spawn,
         )
         self._feed = RouteFeed(space, offer, self.context.takes_qos0, self.context.counters)
-        self._sockets: list[socket.socket] = []
-        self._tls_sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
-        self._tls_servers: list[asyncio.Server] = []
+        self._ports = ports_of(self.context, has_tls=tls is not None)
         self._tasks: asyncio.TaskGroup | None = None
 
     # Life cycle; see `edgehub.heads.head.Head`.
@@ -121,17 +117,16 @@ class MqttListener:
         sessions, space = self.context.sessions, self.context.space
         await sessions.load()
         await space.load(sessions.subscriptions())
-        self._sockets = await self._bind(settings.port, "port")
-        if self._tls is not None:
-            try:
-                self._tls_sockets = await self._bind(settings.tls_port, "tls_port")
-            except StartupError:
-                self._close_sockets()
-                raise
-        loopback = all(is_loopback(sock) for sock in self._sockets)
+        try:
+            for port in self._ports:
+                await port.open()
+        except StartupError:
+            self._stop_accepting()
+            raise
+        loopback = all(is_loopback(sock) for port in self._ports for sock in port.sockets)
         self.context.anonymous = settings.anonymous and loopback
         if not self.context.anonymous and not len(self.context.identities):
-            self._close_sockets()
+            self._stop_accepting()
             msg = (
                 f"no client could sign in on {settings.host}:{settings.port}: clients without a "
                 "password are let in on loopback addresses only, and there are no identities "
@@ -141,8 +136,10 @@ class MqttListener:
             raise StartupError(msg)
         log.info(
             "mqtt.listening",
-            addresses=[f"{host}:{port}" for host, port in self.addresses],
-            tls_addresses=[f"{host}:{port}" for host, port in self.tls_addresses],
+            addresses={
+                key: [f"{host}:{port}" for host, port in addresses]
+                for key, addresses in self.addresses.items()
+            },
             anonymous=self.context.anonymous,
             stored_sessions=self.context.sessions.stored.used,
         )
@@ -154,9 +151,8 @@ class MqttListener:
             try:
                 self.context.sessions.start()
                 self.context.space.start()
-                self._servers = await self._accept(self._sockets, None)
-                if self._tls is not None:
-                    self._tls_servers = await self._accept(self._tls_sockets, self._tls)
+                for port in self._ports:
+                    await port.accept(self._tls)
                 await asyncio.Event().wait()
             finally:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
@@ -200,12 +196,9 @@ class MqttListener:
         if self._tls is not None:
             self._handshakes_refused += self._tls.refused_total
         self._tls = tls
-        if not self._tls_servers:
-            return
-        # Both servers accept from one socket, so that it is open all the time.
-        earlier, self._tls_servers = self._tls_servers, await self._accept(self._tls_sockets, tls)
-        for server in earlier:
-            server.close()
+        for port in self._ports:
+            if port.is_encrypted and port.is_accepting:
+                await port.accept(tls)
 
     def identities_changed(self) -> None:
         """Close clients whose identity was removed, disabled or changed; called after a reload."""
@@ -312,14 +305,9 @@ class MqttListener:
     # Status.
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each listening socket of plain MQTT."""
-        return [sock.getsockname()[:2] for sock in self._sockets]
-
-    @property
-    def tls_addresses(self) -> list[tuple[str, int]]:
-        """Host and port of each listening socket of MQTT over TLS."""
-        return [sock.getsockname()[:2] for sock in self._tls_sockets]
+    def addresses(self) -> dict[str, list[tuple[str, int]]]:
+        """Host and port of each listening socket, by the setting of the port."""
+        return {port.key: port.addresses for port in self._ports}
 
     def session_documents(self, after: str, limit: int) -> list[dict[str, Any]]:
         """Describe up to `limit` sessions after a client id, in the order of their ids."""
@@ -386,47 +374,13 @@ class MqttListener:
 
     # Parts.
 
-    async def _accept(
-        self, sockets: list[socket.socket], tls: ServerContext | None
-    ) -> list[asyncio.Server]:
-        loop = asyncio.get_running_loop()
-        timeout_s = None if tls is None else self.context.settings.connect_timeout_s
-        return [
-            await loop.create_server(
-                lambda: MqttConnection(self.context),
-                # A server closes its socket; the original is kept for the next server.
-                sock=sock.dup(),
-                backlog=BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=timeout_s,
-            )
-            for sock in sockets
-        ]
-
-    async def _bind(self, port: int, key: str) -> list[socket.socket]:
-        host = self.context.settings.host
-        try:
-            return await bind(host, port, backlog=BACKLOG)
-        except OSError as error:
-            hint = bind_hint("mqtt", error, port=key)
-            raise StartupError(f"cannot listen for MQTT on {host}:{port}: {hint}") from error
-
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "connections exist only while the listener runs"
         return self._tasks.create_task(coroutine, name=name)
 
     def _stop_accepting(self) -> None:
-        for server in (*self._servers, *self._tls_servers):
-            server.close()
-        self._servers.clear()
-        self._tls_servers.clear()
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        for sock in (*self._sockets, *self._tls_sockets):
-            sock.close()
-        self._sockets.clear()
-        self._tls_sockets.clear()
+        for port in self._ports:
+            port.close()
 
     def _close_connections(self) -> None:
         self.context.sessions.close()

@@ -505,7 +505,7 @@ async def test_all_addresses_of_a_name():
     """A name with several addresses is bound on all of them, with one port."""
     listener = a_listener(host="localhost", port=0)
     await listener.open()
-    assert len({port for _, port in listener.addresses}) == 1
+    assert len({port for _, port in listener.addresses["port"]}) == 1
     await listener.close()
 
 

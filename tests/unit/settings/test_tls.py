@@ -20,6 +20,7 @@ def test_tls_is_off_without_a_certificate():
         ({"certificate_file": "a.pem"}, "certificate_file and key_file belong together"),
         ({"key_file": "a.key"}, "certificate_file and key_file belong together"),
         ({"tls_port": 8883}, "tls_port without certificate_file"),
+        ({"wss_port": 443}, "wss_port without certificate_file"),
         ({"client_ca_file": "ca.pem"}, "client_ca_file without certificate_file"),
         ({"client_ca_file": "ca.pem", "tls_port": 1}, "client_ca_file, tls_port without"),
     ],
