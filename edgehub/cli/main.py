@@ -49,6 +49,7 @@ _COMMANDS: Final = {
     "journal": ("edgehub.cli.journal", "journal"),
     "entity": ("edgehub.cli.entity", "entity"),
     "device": ("edgehub.cli.device", "device"),
+    "lora": ("edgehub.cli.lora", "lora"),
     "session": ("edgehub.cli.session", "session"),
     "affinity": ("edgehub.cli.affinity", "affinity"),
     "report": ("edgehub.cli.report", "report"),

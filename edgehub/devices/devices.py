@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from edgehub.devices.affinity.data import process_data
 from edgehub.devices.affinity.flags import Cause, Ownership
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from edgehub.devices.affinity.join import Accept, JoinRequest
     from edgehub.devices.device import DeviceDependencies
     from edgehub.devices.source import StoredDevice
+
+T = TypeVar("T")
 
 DEVICES_MAX: Final = 10_000
 LOADS_MAX: Final = 3
@@ -219,6 +221,26 @@ class Devices:
         """
         if device := self._devices.get(device_id):
             await device.start_over()
+
+    async def rewrite(self, device_id: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Change what its source has of a device for an operator, in its turn.
+
+        It is read again before its next frame.
+
+        Raises:
+            DeviceError: It could not be written.
+        """
+        device = await self.get(device_id)
+
+        async def run() -> T:
+            written = await write()
+            device.stored = None
+            return written
+
+        try:
+            return await device.queue.run(RequestKind.REFRESH, run)
+        finally:
+            self._drop_if_unknown(device)
 
     async def close(self, device_id: str) -> None:
         """Drop a device at the request of another hub or an operator; nothing is loaded for it.

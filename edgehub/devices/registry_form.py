@@ -20,6 +20,7 @@ from edgehub.devices.source import (
     StoredDevice,
 )
 from edgehub.errors import ConfigError
+from edgehub.lora.device import DeviceClass, LorawanProfile, LorawanSession, MacVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,34 @@ def _optional(form: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else form(value)
 
 
+def _lorawan_profile(value: Any) -> LorawanProfile:
+    return LorawanProfile(**_members(value, _LORAWAN_PROFILE_FORMS))
+
+
+def _lorawan_session(value: Any) -> LorawanSession:
+    return LorawanSession(**_members(value, _LORAWAN_SESSION_FORMS))
+
+
+_LORAWAN_PROFILE_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
+    "name": _text,
+    "mac_version": MacVersion,
+    "device_class": DeviceClass,
+    "join_eui": _text,
+    "app_key": _text,
+    "nwk_key": _text,
+}
+_LORAWAN_SESSION_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
+    "is_1_1": _flag,
+    "f_nwk_s_int_key": _text,
+    "s_nwk_s_int_key": _text,
+    "nwk_s_enc_key": _text,
+    "app_s_key": _text,
+    "f_cnt_down": _whole,
+    "rx_delay": _whole,
+    "rx1_dr_offset": _whole,
+    "rx2_dr": _optional(_whole),
+    "rx2_hz": _optional(_whole),
+}
 _PROFILE_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "deduplication": Deduplication,
     "gateway_id": _optional(_text),
@@ -136,6 +165,7 @@ _PROFILE_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "activation": Activation,
     "relaxed_counters": _flag,
     "gap_max": _optional(_whole),
+    "lora": _optional(_lorawan_profile),
 }
 _SESSION_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "session": _text,
@@ -143,4 +173,5 @@ _SESSION_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "address": _text,
     "f_cnt_up": _whole,
     "dev_nonces": _wholes,
+    "lora": _optional(_lorawan_session),
 }

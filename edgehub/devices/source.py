@@ -16,6 +16,7 @@ from edgehub.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgehub.lora.device import LorawanProfile, LorawanSession
 
 GAP_MAX: Final = 16_384
 """LoRaWAN 1.0.2 section 4.3.1.5, MAX_FCNT_GAP."""
@@ -48,6 +49,7 @@ class DeviceProfile:
         activation: See `Activation`.
         relaxed_counters: An ABP device may start again with frame counter 0 or 1.
         gap_max: Frames that may be missing between two that are heard, None = any number.
+        lora: What it has as a LoRaWAN device, None = it is none.
     """
 
     device_id: str
@@ -57,6 +59,7 @@ class DeviceProfile:
     activation: Activation = Activation.OTAA
     relaxed_counters: bool = True
     gap_max: int | None = GAP_MAX
+    lora: LorawanProfile | None = None
 
     def __post_init__(self) -> None:
         if self.keep_alive_s and self.keep_alive_s < KEEP_ALIVE_S_MIN:
@@ -77,6 +80,7 @@ class SessionState:
         address: DevAddr in use, "" = it has none; its frames are found by it.
         f_cnt_up: Last frame counter that was processed, 32 bits.
         dev_nonces: Nonces of earlier joins, the newest last.
+        lora: Keys and further counters of a LoRaWAN device, None = it has no session.
     """
 
     session: str = ""
@@ -84,6 +88,7 @@ class SessionState:
     address: str = ""
     f_cnt_up: int = 0
     dev_nonces: tuple[int, ...] = ()
+    lora: LorawanSession | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from edgehub.endpoints.device_session import SessionEnd, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
 from edgehub.operations.devices import DeviceOperations
+from edgehub.operations.lora import LorawanDeviceOperations
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -261,7 +262,7 @@ class DevicesPart(Part):
 
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of devices."""
-        return DeviceOperations(
+        devices = DeviceOperations(
             hub_id=self._hub_id,
             store=self._store,
             table=self._table,
@@ -270,7 +271,9 @@ class DevicesPart(Part):
             registry=self._registry,
             common=self._common(),
             coordinator=self._settings.affinity.coordinator,
-        ).table()
+        )
+        lorawan = LorawanDeviceOperations(self._registry, self._devices, self._common())
+        return (*devices.table(), *lorawan.table())
 
     def _common(self) -> DeviceProfile:
         affinity = self._settings.affinity

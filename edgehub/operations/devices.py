@@ -150,7 +150,7 @@ class DeviceOperations:
         if self._registry is not None:
             stored = await self._registry.load(device_id)
         document = self._row(device_id)
-        document["profile"] = asdict(stored.profile)
+        document["profile"] = _profile_document(stored.profile)
         session = (in_memory or stored).session
         document["session"] = {
             "name": session.session,
@@ -195,7 +195,7 @@ class DeviceOperations:
             profile = replace((await registry.load(device_id)).profile, **changes)
             await registry.put(profile)
         await self._devices.settings_changed(device_id)
-        return asdict(profile)
+        return _profile_document(profile)
 
     async def _forget(self, arguments: Arguments) -> dict[str, Any]:
         device_id = _device_id(arguments)
@@ -259,6 +259,13 @@ def _gateway_id(arguments: Arguments) -> str | None:
     if gateway_id is not None and not is_hub_id(gateway_id):
         raise ArgumentError("`gateway_id`: want the `hub_id` of a hub, or none")
     return gateway_id
+
+
+def _profile_document(profile: DeviceProfile) -> dict[str, Any]:
+    # What it has as a LoRaWAN device holds keys; `lora device show` has the rest of it.
+    document = asdict(profile)
+    del document["lora"]
+    return document
 
 
 def _device_id(arguments: Arguments) -> str:

@@ -617,6 +617,77 @@ class ForgottenDocument(TypedDict):
     forgotten: bool
 
 
+# LoRaWAN.
+
+
+class LorawanDeviceDocument(TypedDict):
+    """A LoRaWAN device.
+
+    Attributes:
+        activation: `otaa` = it joins, `abp` = it has one session for good.
+        join_eui: Of its joins, null = any.
+        dev_addr: Address of its session, null = it has none yet.
+        joins: How often it has joined.
+        f_cnt_up: Last frame counter that was heard.
+        f_cnt_down: Downlink counters below this one may have been used.
+        keys: Its keys, where they were asked for.
+    """
+
+    dev_eui: str
+    name: str
+    mac_version: str
+    device_class: str
+    activation: str
+    join_eui: str | None
+    dev_addr: str | None
+    joins: int
+    f_cnt_up: int
+    f_cnt_down: int
+    keys: NotRequired[dict[str, str]]
+
+
+class LorawanDevicesDocument(TypedDict):
+    """A page of LoRaWAN devices.
+
+    Attributes:
+        next: `after` of the next page, null = this is the last.
+    """
+
+    devices: list[LorawanDeviceDocument]
+    next: str | None
+
+
+class RemovedLorawanDevice(TypedDict):
+    """Whether the device was registered."""
+
+    dev_eui: str
+    removed: bool
+
+
+class ForgottenNonces(TypedDict):
+    """How many DevNonces were forgotten."""
+
+    dev_eui: str
+    forgotten: int
+
+
+class ImportedLorawanDevices(TypedDict):
+    """What became of a list of devices.
+
+    Attributes:
+        added: Devices that were not registered.
+        changed: Registered ones that were replaced.
+        skipped: Registered ones that stayed.
+    """
+
+    added: int
+    changed: int
+    skipped: int
+
+
+# Sessions of MQTT clients.
+
+
 class SessionsDocument(TypedDict):
     """A page of MQTT sessions.
 

@@ -8,6 +8,7 @@ from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.redis_registry import RedisRegistry
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile, SessionState
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
+from edgehub.lora.device import LorawanProfile, LorawanSession, MacVersion
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.storage.state_file import StateFile
@@ -22,9 +23,26 @@ PROFILE = DeviceProfile(
     activation=Activation.ABP,
     relaxed_counters=False,
     gap_max=None,
+    lora=LorawanProfile(
+        name="pump", mac_version=MacVersion.V1_1, app_key="01" * 16, nwk_key="02" * 16
+    ),
 )
 SESSION = SessionState(
-    session="s", generation=3, address="0a0b0c0d", f_cnt_up=2**32 - 1, dev_nonces=(1, 65_535)
+    session="s",
+    generation=3,
+    address="0a0b0c0d",
+    f_cnt_up=2**32 - 1,
+    dev_nonces=(1, 65_535),
+    lora=LorawanSession(
+        is_1_1=True,
+        f_nwk_s_int_key="03" * 16,
+        s_nwk_s_int_key="04" * 16,
+        nwk_s_enc_key="05" * 16,
+        app_s_key="06" * 16,
+        f_cnt_down=2**32 - 1,
+        rx_delay=5,
+        rx2_hz=869_525_000,
+    ),
 )
 
 

@@ -1,0 +1,318 @@
+"""Operations on LoRaWAN devices: who is registered, with which keys, and in which session.
+
+Owns nothing; reads and writes the registry. Keys leave only where they are asked for by a caller
+who may change devices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from edgehub.devices.source import GAP_MAX, Activation, SessionState
+from edgehub.lora.device import (
+    DeviceClass,
+    DeviceDescription,
+    DeviceFormError,
+    MacVersion,
+    describe,
+)
+from edgehub.lora.device_import import COLUMNS, parse_devices
+from edgehub.lora.identifiers import eui_text, parse_eui
+from edgehub.operations import results
+from edgehub.operations.arguments import flag, text, whole
+from edgehub.operations.operation import (
+    ArgumentError,
+    ArgumentKind,
+    NotFoundError,
+    Operation,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.devices.devices import Devices
+    from edgehub.devices.source import DeviceProfile, DeviceRegistry, StoredDevice
+
+    Arguments = Mapping[str, Any]
+
+PAGE_MAX: Final = 1000
+_KEYS: Final = (
+    "app_key",
+    "nwk_key",
+    "nwk_s_key",
+    "app_s_key",
+    "f_nwk_s_int_key",
+    "s_nwk_s_int_key",
+    "nwk_s_enc_key",
+)
+_SESSION_KEYS: Final = ("f_nwk_s_int_key", "s_nwk_s_int_key", "nwk_s_enc_key", "app_s_key")
+_DEV_EUI: Final = text("dev_eui", "Its DevEUI, 16 hex digits.", required=True)
+
+log = structlog.get_logger(__name__)
+
+
+class LorawanDeviceOperations:
+    """Operations on LoRaWAN devices.
+
+    Args:
+        registry: Where they are kept, None = in twins upstream, which others write.
+        devices: What is in memory.
+        common: Profile of devices without one of their own.
+    """
+
+    def __init__(
+        self, registry: DeviceRegistry | None, devices: Devices, common: DeviceProfile
+    ) -> None:
+        self._kept = registry
+        self._devices = devices
+        self._common = common
+        self._writing = asyncio.Lock()
+
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="lora device add",
+                about="Register a LoRaWAN device.",
+                handler=self._add,
+                result=results.LorawanDeviceDocument,
+                arguments=(
+                    _DEV_EUI,
+                    text("name", "What people call it."),
+                    text("mac_version", "Its LoRaWAN.", choices=tuple(MacVersion)),
+                    text("device_class", "C = it always listens.", choices=tuple(DeviceClass)),
+                    text("join_eui", "JoinEUI of its joins; absent = any."),
+                    text("dev_addr", "Address of a device that does not join, 8 hex digits."),
+                    *(text(name, "A key, 32 hex digits.") for name in _KEYS),
+                    flag("strict_counters", "It never starts again with counter 0 or 1."),
+                    flag("replace", "Change a device that is registered; it joins again."),
+                ),
+                changes=True,
+            ),
+            Operation(
+                name="lora device list",
+                about="List LoRaWAN devices, a page at a time.",
+                handler=self._list,
+                result=results.LorawanDevicesDocument,
+                arguments=(
+                    text("after", "DevEUI of the last one before."),
+                    whole("limit", "Most of them.", default=100, maximum=PAGE_MAX),
+                ),
+            ),
+            Operation(
+                name="lora device show",
+                about="Show a LoRaWAN device and its session.",
+                handler=self._show,
+                result=results.LorawanDeviceDocument,
+                arguments=(_DEV_EUI, flag("keys", "Show its keys.", protected=True)),
+            ),
+            Operation(
+                name="lora device remove",
+                about="Remove a LoRaWAN device with its keys and session.",
+                handler=self._remove,
+                result=results.RemovedLorawanDevice,
+                arguments=(_DEV_EUI,),
+                changes=True,
+            ),
+            Operation(
+                name="lora device forget-nonces",
+                about="Forget which DevNonces a device has used, so that it may use them again.",
+                handler=self._forget_nonces,
+                result=results.ForgottenNonces,
+                arguments=(_DEV_EUI,),
+                changes=True,
+            ),
+            Operation(
+                name="lora device import",
+                about="Register the LoRaWAN devices of a list, all of them or none.",
+                handler=self._import,
+                result=results.ImportedLorawanDevices,
+                arguments=(
+                    text(
+                        "devices",
+                        "CSV, or JSON of The Things Stack or ChirpStack.",
+                        kind=ArgumentKind.FILE,
+                        required=True,
+                    ),
+                    flag("replace", "Change devices that are registered; else they stay."),
+                    flag("dry_run", "Check the list and change nothing."),
+                ),
+                changes=True,
+            ),
+        ]
+
+    async def _add(self, arguments: Arguments) -> dict[str, Any]:
+        members = {name: arguments.get(name) for name in COLUMNS}
+        members["relaxed_counters"] = not arguments.get("strict_counters")
+        try:
+            description = describe(members)
+        except DeviceFormError as error:
+            raise ArgumentError(str(error)) from error
+        async with self._writing:
+            if not arguments.get("replace") and await self._find(description.dev_eui) is not None:
+                raise ArgumentError(
+                    f"{description.dev_eui} is registered already; `replace` changes it"
+                )
+            await self._write(description)
+        return await self._document(description.dev_eui)
+
+    async def _import(self, arguments: Arguments) -> dict[str, Any]:
+        try:
+            found = parse_devices(arguments["devices"])
+        except DeviceFormError as error:
+            raise ArgumentError(str(error)) from error
+        async with self._writing:
+            known = {each.dev_eui for each in found if await self._find(each.dev_eui) is not None}
+            wanted = [
+                each for each in found if arguments.get("replace") or each.dev_eui not in known
+            ]
+            if not arguments.get("dry_run"):
+                for each in wanted:
+                    await self._write(each)
+                log.info("lora.devices_imported", devices=len(wanted), read=len(found))
+        changed = sum(each.dev_eui in known for each in wanted)
+        return {
+            "added": len(wanted) - changed,
+            "changed": changed,
+            "skipped": len(found) - len(wanted),
+        }
+
+    async def _list(self, arguments: Arguments) -> dict[str, Any]:
+        registry, limit = self._registry(), arguments["limit"]
+        after = (arguments.get("after") or "").upper()
+        rows: list[StoredDevice] = []
+        while page := await registry.page(after, PAGE_MAX):
+            rows += (each for each in page if each.profile.lora is not None)
+            after = page[-1].profile.device_id
+            if len(rows) > limit:
+                break
+        return {
+            "devices": [_document_of(self._newest(each)) for each in rows[:limit]],
+            "next": rows[limit - 1].profile.device_id if 0 < limit < len(rows) else None,
+        }
+
+    async def _show(self, arguments: Arguments) -> dict[str, Any]:
+        return await self._document(_dev_eui(arguments), keys=bool(arguments.get("keys")))
+
+    async def _remove(self, arguments: Arguments) -> dict[str, Any]:
+        dev_eui = _dev_eui(arguments)
+        async with self._writing:
+            removed = await self._find(dev_eui) is not None and await self._devices.rewrite(
+                dev_eui, lambda: self._registry().remove(dev_eui)
+            )
+        if removed:
+            log.info("lora.device_removed", device_id=dev_eui)
+        return {"dev_eui": dev_eui, "removed": removed}
+
+    async def _forget_nonces(self, arguments: Arguments) -> dict[str, Any]:
+        dev_eui = _dev_eui(arguments)
+
+        async def forget() -> int:
+            session = self._newest(await self._registered(dev_eui)).session
+            await self._registry().save(dev_eui, replace(session, dev_nonces=()))
+            return len(session.dev_nonces)
+
+        count = await self._devices.rewrite(dev_eui, forget)
+        log.info("lora.nonces_forgotten", device_id=dev_eui, nonces=count)
+        return {"dev_eui": dev_eui, "forgotten": count}
+
+    async def _write(self, description: DeviceDescription) -> None:
+        dev_eui, registry, profile = description.dev_eui, self._registry(), description.profile
+
+        async def write() -> None:
+            known = self._newest(await registry.load(dev_eui)).session
+            await registry.put(
+                replace(
+                    self._common,
+                    device_id=dev_eui,
+                    activation=Activation.OTAA if description.joins else Activation.ABP,
+                    relaxed_counters=description.relaxed_counters and not description.joins,
+                    gap_max=GAP_MAX if profile.mac_version.limits_gap else None,
+                    lora=profile,
+                )
+            )
+            # The device remembers its nonces too, so they stay.
+            session = SessionState(generation=known.generation, dev_nonces=known.dev_nonces)
+            if description.session is not None:
+                session = replace(
+                    session,
+                    session=secrets.token_hex(8),
+                    address=description.dev_addr,
+                    f_cnt_up=description.f_cnt_up,
+                    lora=description.session,
+                )
+            await registry.save(dev_eui, session)
+
+        await self._devices.rewrite(dev_eui, write)
+
+    async def _find(self, dev_eui: str) -> StoredDevice | None:
+        stored = await self._registry().load(dev_eui)
+        return None if stored.profile.lora is None else stored
+
+    async def _registered(self, dev_eui: str) -> StoredDevice:
+        stored = await self._find(dev_eui)
+        if stored is None:
+            raise NotFoundError(
+                f"there is no LoRaWAN device {dev_eui}; see `edgehub lora device list`"
+            )
+        return stored
+
+    async def _document(self, dev_eui: str, *, keys: bool = False) -> dict[str, Any]:
+        stored = self._newest(await self._registered(dev_eui))
+        document = _document_of(stored)
+        if keys:
+            document["keys"] = _keys_of(stored)
+        return document
+
+    def _newest(self, stored: StoredDevice) -> StoredDevice:
+        # Counters are written every few frames; those in memory are newer.
+        device = self._devices.known(stored.profile.device_id)
+        if device is None or device.stored is None:
+            return stored
+        in_memory = device.stored.session
+        if in_memory.session != stored.session.session:
+            return stored
+        return replace(stored, session=in_memory)
+
+    def _registry(self) -> DeviceRegistry:
+        if self._kept is None:
+            raise ArgumentError("affinity.registry is twin: devices are registered upstream")
+        return self._kept
+
+
+def _dev_eui(arguments: Arguments) -> str:
+    try:
+        return eui_text(parse_eui(arguments["dev_eui"]))
+    except ValueError as error:
+        raise ArgumentError(f"`dev_eui`: {error}") from error
+
+
+def _document_of(stored: StoredDevice) -> dict[str, Any]:
+    profile, session = stored.profile, stored.session
+    assert profile.lora is not None
+    return {
+        "dev_eui": profile.device_id,
+        "name": profile.lora.name,
+        "mac_version": profile.lora.mac_version.value,
+        "device_class": profile.lora.device_class.value,
+        "activation": profile.activation.value,
+        "join_eui": profile.lora.join_eui or None,
+        "dev_addr": session.address or None,
+        "joins": session.generation,
+        "f_cnt_up": session.f_cnt_up,
+        "f_cnt_down": 0 if session.lora is None else session.lora.f_cnt_down,
+    }
+
+
+def _keys_of(stored: StoredDevice) -> dict[str, str]:
+    profile, session = stored.profile.lora, stored.session.lora
+    assert profile is not None
+    keys = {"app_key": profile.app_key, "nwk_key": profile.nwk_key}
+    if session is not None:
+        keys |= {name: getattr(session, name) for name in _SESSION_KEYS}
+    return {name: key for name, key in keys.items() if key}
