@@ -19,7 +19,7 @@ from edgehub.devices.affinity.recent_frames import RecentFrames
 from edgehub.devices.connection import DeviceConnection
 from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError, DeviceError, DeviceUnknownError
-from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
+from edgehub.devices.request_queue import RequestKind
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgehub.devices.affinity.flags import Flags
     from edgehub.devices.affinity.rules import AffinityRules
     from edgehub.devices.connection import DeviceLink
+    from edgehub.devices.request_queue import DeviceRequestQueue
     from edgehub.devices.source import DeviceProfile, DeviceSource, SessionState, StoredDevice
 
 T = TypeVar("T")
@@ -88,10 +89,12 @@ class Device:
         "stored",
     )
 
-    def __init__(self, device_id: str, shared: DeviceDependencies) -> None:
+    def __init__(
+        self, device_id: str, shared: DeviceDependencies, queue: DeviceRequestQueue
+    ) -> None:
         self.device_id = device_id
         self.shared = shared
-        self.queue = DeviceRequestQueue(device_id, shared.clock)
+        self.queue = queue
         self.connection = DeviceConnection(
             device_id,
             shared.link_of(device_id),

@@ -20,6 +20,7 @@ from edgehub.devices.affinity.outcome import FrameOutcome, Reason, Result
 from edgehub.devices.device import Device
 from edgehub.devices.faults import DeviceError, TooManyDevicesError
 from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
+from edgehub.devices.request_queues import RequestQueues
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -86,11 +87,15 @@ class Devices:
     Args:
         shared: What all devices share.
         devices_max: How many may be in memory.
+
+    Attributes:
+        queues: The request queues, those of devices that are not in memory included.
     """
 
     def __init__(self, shared: DeviceDependencies, *, devices_max: int = DEVICES_MAX) -> None:
         self._shared = shared
         self._devices_max = devices_max
+        self.queues = RequestQueues(shared.clock, queues_max=devices_max)
         self._devices: OrderedDict[str, Device] = OrderedDict()
         self._searches: dict[str, _Search] = {}
         self._frames: Counter[str] = Counter()
@@ -124,7 +129,9 @@ class Devices:
             await self._make_room(device_id)
         device = self._devices.get(device_id)
         if device is None:
-            device = self._devices[device_id] = Device(device_id, self._shared)
+            queue = self.queues.of(device_id)
+            queue.held = True
+            device = self._devices[device_id] = Device(device_id, self._shared, queue)
         device.seen_s = self._shared.clock.monotonic()
         self._devices.move_to_end(device_id)
         return device
@@ -307,13 +314,17 @@ class Devices:
             await device.close()
         if not device.is_idle or device.connection.is_open:
             return False
-        self._devices.pop(device.device_id, None)
+        self._forget(device)
         return True
 
     def _drop_if_unknown(self, device: Device) -> None:
         # It could not be loaded; one with waiting requests keeps its place.
         if not device.is_known and device.is_idle and not device.connection.is_open:
-            self._devices.pop(device.device_id, None)
+            self._forget(device)
+
+    def _forget(self, device: Device) -> None:
+        if self._devices.pop(device.device_id, None) is not None:
+            device.queue.held = False
 
     async def _find(
         self, uplink: Uplink, search: _Search, number: int

@@ -53,7 +53,8 @@ class ElectionQueue:
 
     Args:
         devices: Where elections are made.
-        submit: The router.
+        submit: Takes messages that are not elected, in the turn of their device.
+        store: The router; takes elected ones, whose turn it is.
         tasks: Where they run.
         rejected: Called with a message that local checks refused: device, bytes, reason.
     """
@@ -63,11 +64,13 @@ class ElectionQueue:
         devices: Devices,
         submit: Submit,
         *,
+        store: Submit,
         tasks: asyncio.TaskGroup,
         rejected: Callable[[str, int, str], None],
     ) -> None:
         self._devices = devices
         self._submit = submit
+        self._submit_elected = store
         self._tasks = tasks
         self._rejected = rejected
         self._waiting: dict[str, deque[Waiting]] = {}
@@ -152,7 +155,7 @@ class ElectionQueue:
             if not stored.done():
                 stored.set_result(refusal)
 
-        self._submit(message, settle, 0)
+        self._submit_elected(message, settle, 0)
         return await stored
 
     def _note(self, outcome: FrameOutcome, message: Message) -> None:

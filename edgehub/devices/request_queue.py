@@ -1,9 +1,10 @@
 """The one queue of a device: its operations run one at a time, in the order in which they came.
 
 Owns whose turn it is. An operation runs in the task that asked for it, so its result, its errors
-and a cancellation go to the caller without a detour, and an idle queue costs no task. Invariants:
-at most one operation runs; a turn is never lost by a cancellation; more than
-`waiting_max` operations never wait.
+and a cancellation go to the caller without a detour, and an idle queue costs no task. A call is an
+operation that never waits, such as to hand a message to the router: on an idle queue it runs at
+once, else at the hand-over of its turn. Invariants: at most one operation runs; a turn is never
+lost by a cancellation; more than `waiting_max` operations that are no calls never wait.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class RequestKind(StrEnum):
     LOAD = "load"
     REFRESH = "refresh"
     DOWNLINK = "downlink"
+    TWIN_READ = "twin_read"
+    TWIN_PATCH = "twin_patch"
+    METHOD = "method"
     CLOSE = "close"
 
 
@@ -45,7 +49,8 @@ class RequestQueueStatistics:
         running: What runs, None = nothing.
         running_s: For how long.
         waiting: What waits, the next one first.
-        done: Operations that ended well.
+        done: Operations that ended well, those at once included.
+        at_once: Messages of the device that found the queue idle and ran without a turn.
         failed: Operations that ended with an error.
         cancelled: Operations whose caller gave up, waiting or running.
         refused: Operations that found the queue full.
@@ -56,6 +61,7 @@ class RequestQueueStatistics:
     running_s: float
     waiting: tuple[RequestKind, ...]
     done: int
+    at_once: int
     failed: int
     cancelled: int
     refused: int
@@ -65,8 +71,10 @@ class RequestQueueStatistics:
 @dataclass(slots=True, eq=False)
 class _Turn:
     kind: RequestKind
-    given: asyncio.Future[None]
     since: float
+    given: asyncio.Future[None] | None = None
+    """None = it is a call."""
+    call: Callable[[], None] | None = None
 
 
 class DeviceRequestQueue:
@@ -75,7 +83,13 @@ class DeviceRequestQueue:
     Args:
         device_id: Whose queue, for errors.
         clock: For waiting times.
-        waiting_max: How many operations may wait behind the running one.
+        waiting_max: How many operations may wait behind the running one. Calls are not counted,
+            since those who make them have bounds of their own.
+
+    Attributes:
+        running: What runs, None = nothing runs or waits.
+        at_once: Messages that ran at once; counted by `RequestQueues` for the message path.
+        held: Whether an object in memory uses this queue, so that it must stay.
     """
 
     __slots__ = (
@@ -85,25 +99,30 @@ class DeviceRequestQueue:
         "_done",
         "_failed",
         "_refused",
-        "_running",
         "_waited_s_max",
         "_waiting",
         "_waiting_max",
+        "at_once",
+        "held",
+        "running",
     )
 
     def __init__(self, device_id: str, clock: Clock, *, waiting_max: int = WAITING_MAX) -> None:
         self._device_id = device_id
         self._clock = clock
         self._waiting_max = waiting_max
-        self._running: _Turn | None = None
-        self._waiting: deque[_Turn] = deque()
+        self.running: _Turn | None = None
+        self.at_once = 0
+        self.held = False
+        # A deque takes more memory than all else, and most devices never need one.
+        self._waiting: deque[_Turn] | None = None
         self._done = self._failed = self._cancelled = self._refused = 0
         self._waited_s_max = 0.0
 
     @property
     def is_idle(self) -> bool:
         """Return whether nothing runs or waits."""
-        return self._running is None
+        return self.running is None
 
     async def run(self, kind: RequestKind, operation: Callable[[], Awaitable[T]]) -> T:
         """Run an operation when its turn has come.
@@ -133,14 +152,23 @@ class DeviceRequestQueue:
         finally:
             self._hand_over()
 
+    def call(self, kind: RequestKind, call: Callable[[], None]) -> None:
+        """Run a call that never waits: at once if nothing runs or waits, else in its turn."""
+        if self.running is None:
+            self.running = _Turn(kind, self._clock.monotonic(), call=call)
+            self._run_calls()
+        else:
+            self._wait(_Turn(kind, self._clock.monotonic(), call=call))
+
     def statistics(self) -> RequestQueueStatistics:
         """Return the queue as it is now."""
-        running = self._running
+        running = self.running
         return RequestQueueStatistics(
             running=None if running is None else running.kind,
             running_s=0.0 if running is None else self._clock.monotonic() - running.since,
-            waiting=tuple(turn.kind for turn in self._waiting),
-            done=self._done,
+            waiting=tuple(turn.kind for turn in self._waiting or ()),
+            done=self._done + self.at_once,
+            at_once=self.at_once,
             failed=self._failed,
             cancelled=self._cancelled,
             refused=self._refused,
@@ -150,32 +178,57 @@ class DeviceRequestQueue:
     async def _turn(self, kind: RequestKind) -> None:
         now = self._clock.monotonic()
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn = _Turn(kind, given, now)
-        if self._running is None:
-            self._running = turn
+        turn = _Turn(kind, now, given)
+        if self.running is None:
+            self.running = turn
             return
-        if len(self._waiting) >= self._waiting_max:
+        waiting = sum(each.given is not None for each in self._waiting or ())
+        if waiting >= self._waiting_max:
             self._refused += 1
             raise DeviceQueueFullError(
-                self._device_id, f"{len(self._waiting)} operations wait, {kind} was refused"
+                self._device_id, f"{waiting} operations wait, {kind} was refused"
             )
-        self._waiting.append(turn)
+        self._wait(turn)
         try:
             await given
         except asyncio.CancelledError:
             self._cancelled += 1
-            if self._running is turn:
+            if self.running is turn:
                 self._hand_over()  # the turn was given in the moment of the cancellation
-            else:
+            elif self._waiting is not None and turn in self._waiting:
                 self._waiting.remove(turn)
             raise
         self._waited_s_max = max(self._waited_s_max, self._clock.monotonic() - now)
 
+    def _wait(self, turn: _Turn) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(turn)
+
     def _hand_over(self) -> None:
-        # A caller that was cancelled while it waited takes its own turn out when it runs next.
-        turn = next((turn for turn in self._waiting if not turn.given.done()), None)
-        self._running = turn
-        if turn is not None:
-            self._waiting.remove(turn)
-            turn.since = self._clock.monotonic()
+        self.running = self._next()
+        self._run_calls()
+
+    def _run_calls(self) -> None:
+        """Run the calls whose turn has come, up to an operation that waits for its own."""
+        while (turn := self.running) is not None and turn.call is not None:
+            try:
+                turn.call()
+                self._done += 1
+            finally:
+                self.running = self._next()
+        if turn is not None and turn.given is not None:
             turn.given.set_result(None)
+
+    def _next(self) -> _Turn | None:
+        now = self._clock.monotonic()
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if turn.given is None:
+                self._waited_s_max = max(self._waited_s_max, now - turn.since)
+            elif turn.given.done():
+                continue  # its caller was cancelled while it waited
+            turn.since = now
+            return turn
+        self._waiting = None
+        return None

@@ -2,7 +2,7 @@
 
 Owns which coordinator, registry and flags there are, the tasks that keep them, and the way of
 messages through them; the parts own their state. Invariants: a hub whose settings ask for nothing
-of this has its messages go straight to the router; connections of devices are closed before the
+of this elects no message; connections of devices are closed before the
 group ends in which they live; Redis is imported only where the settings name it.
 """
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
+    from edgehub.devices.request_queues import RequestQueues
     from edgehub.devices.source import DeviceRegistry
     from edgehub.endpoints.device_sessions import DeviceSessions
     from edgehub.endpoints.device_twins import TwinAnswer
@@ -82,6 +83,10 @@ class DevicesPart(Part):
         router: Takes messages.
         clock: For all timers.
         supervision: Of its tasks.
+
+    Attributes:
+        take: Takes messages of heads, through the queue of their device; see
+            `edgehub.heads.head.Submit`.
     """
 
     name = "devices"
@@ -104,7 +109,6 @@ class DevicesPart(Part):
         self._hub_id = hub_id
         self._store = store
         self._state = state
-        self._router = router
         self._clock = clock
         self._supervision = supervision
         self._tasks = asyncio.TaskGroup()
@@ -133,16 +137,25 @@ class DevicesPart(Part):
             ),
             devices_max=affinity.devices_max,
         )
+        self._submit: Submit = self.queues.submitter(router.submit)
         self._intake = ElectionQueue(
-            self._devices, router.submit, tasks=self._tasks, rejected=refusals(store)
+            self._devices,
+            self._submit,
+            store=router.submit,
+            tasks=self._tasks,
+            rejected=refusals(store),
         )
-        # The router itself where nothing is elected.
-        self._submit: Submit = self._intake.submit if self.elects else router.submit
+        self.take: Submit = self._take_elected if self.elects else self._submit
         self._reader = None
         if affinity.coordinator == "redis":
             self._reader = NoticeReader(
                 hub_id, coordinator=coordinator, flags=flags, devices=self._devices, clock=clock
             )
+
+    @property
+    def queues(self) -> RequestQueues:
+        """The request queues, through which all operations of a device go."""
+        return self._devices.queues
 
     @property
     def elects(self) -> bool:
@@ -189,15 +202,14 @@ class DevicesPart(Part):
         if self._link is not None:
             await self._link.close()
 
-    def take(
+    def _take_elected(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
-        """Take a message of a head; see `edgehub.heads.head.Submit`."""
         if message.device_id == self._hub_id:
             # A topic of a broker that names no sender, for example: it is no device's.
-            self._router.submit(message, settle, token)
-        else:
             self._submit(message, settle, token)
+        else:
+            self._intake.submit(message, settle, token)
 
     def control(self, sessions: DeviceSessions) -> UpstreamSessions:
         """Return what decides over which of an endpoint's sessions rows leave, and when."""
@@ -241,7 +253,7 @@ class DevicesPart(Part):
         if self._upstream is not None and self._sessions is not None:
             document["upstream_sessions"] = asdict(self._upstream.statistics())
             document["sessions"] = self._sessions.open_sessions()
-        return {"affinity": document}
+        return {"affinity": document, "requests": asdict(self.queues.statistics())}
 
     def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List what keeps this hub from its share of the devices."""

@@ -158,8 +158,10 @@ class DeviceOperations:
             "address": session.address,
             "f_cnt_up": session.f_cnt_up,
         }
+        queue = self._devices.queues.known(device_id)
+        if queue is not None:
+            document["queue"] = asdict(queue.statistics())
         if device is not None:
-            document["queue"] = asdict(device.queue.statistics())
             document["connection"] = asdict(device.connection.statistics())
         document["ledger"] = [
             self._entry(row) for row in await self._table.ledger(device_id, limit=20)
@@ -212,13 +214,14 @@ class DeviceOperations:
     def _row(self, device_id: str) -> dict[str, Any]:
         flag = self._flags.flag(device_id)
         device = self._devices.known(device_id)
+        queue = self._devices.queues.known(device_id)
         return {
             "device_id": device_id,
             "ownership": self._flags.of(device_id).value,
             "epoch": flag.epoch,
             "in_memory": device is not None,
             "session_open": device is not None and device.connection.is_open,
-            "waiting": 0 if device is None else len(device.queue.statistics().waiting),
+            "waiting": 0 if queue is None else len(queue.statistics().waiting),
             "silent_s": None if device is None else round(device.silent_s(), 1),
         }
 

@@ -84,6 +84,7 @@ class Head:
         self.intake = ElectionQueue(
             hub.devices,
             self.store,
+            store=self.store,
             tasks=world.tasks,
             rejected=lambda *told: self.rejected.append(told),
         )

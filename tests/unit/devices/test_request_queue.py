@@ -127,3 +127,91 @@ def test_the_loop_of_simulations_ends_what_would_wait_for_ever():
 
     with pytest.raises(StandstillError):
         run_on(ManualClock(), main())
+
+
+def test_a_call_runs_at_once_on_an_idle_queue_and_in_its_turn_on_a_busy_one():
+    """Calls keep their place among operations; one made by a call comes behind what waits."""
+    clock, log = ManualClock(), []
+
+    async def main():
+        queue = a_queue(clock, waiting_max=2)
+
+        def call():
+            log.append(f"call while {queue.statistics().running}")
+            queue.call(RequestKind.DATA, lambda: log.append("call of a call"))
+
+        queue.call(RequestKind.DATA, call)
+        assert log == ["call while data", "call of a call"]
+        log.clear()
+
+        async def operation(name):
+            log.append(f"{name} begins")
+            await clock.sleep(1)
+            log.append(f"{name} ends")
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(queue.run(RequestKind.TWIN_PATCH, lambda: operation("patch")))
+            await asyncio.sleep(0)
+            queue.call(RequestKind.DOWNLINK, call)
+            tasks.create_task(queue.run(RequestKind.METHOD, lambda: operation("method")))
+            await asyncio.sleep(0)
+            shown = queue.statistics()
+            assert shown.waiting == (RequestKind.DOWNLINK, RequestKind.METHOD)
+            assert log == ["patch begins"]
+        assert queue.is_idle
+        assert queue.statistics().done == 6
+
+    run_on(clock, main())
+    assert log == [
+        *("patch begins", "patch ends", "call while downlink"),
+        *("method begins", "method ends", "call of a call"),
+    ]
+
+
+def test_calls_have_no_part_in_the_bound():
+    """A device may have more messages under way than operations may wait, and none is refused."""
+    clock, taken = ManualClock(), []
+
+    async def main():
+        queue = a_queue(clock, waiting_max=1)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(queue.run(RequestKind.TWIN_READ, lambda: clock.sleep(1)))
+            await asyncio.sleep(0)
+            for number in range(100):
+                queue.call(RequestKind.DATA, lambda n=number: taken.append(n))
+            tasks.create_task(queue.run(RequestKind.CLOSE, lambda: clock.sleep(1)))
+            await asyncio.sleep(0)
+            assert taken == []
+            with pytest.raises(DeviceQueueFullError, match="1 operations wait"):
+                await queue.run(RequestKind.CLOSE, lambda: clock.sleep(1))
+
+    run_on(clock, main())
+    assert taken == list(range(100))
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+def test_a_cancelled_caller_lets_the_calls_behind_it_run(turns):
+    """Wherever an operation is cancelled, the calls behind it run once, in order."""
+    clock, done = ManualClock(), []
+
+    async def main():
+        queue = a_queue(clock)
+
+        async def operation():
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(queue.run(RequestKind.LOAD, operation))
+            await asyncio.sleep(0)
+            victim = tasks.create_task(queue.run(RequestKind.METHOD, operation))
+            await asyncio.sleep(0)
+            for number in range(3):
+                queue.call(RequestKind.DATA, lambda n=number: done.append(n))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            victim.cancel()
+        assert queue.is_idle
+
+    run_on(clock, main())
+    assert done == [0, 1, 2]
