@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+EXAMPLES = 500 if os.environ.get("EDGEHUB_SOAK") else 30
+"""Of each property; `make soak` runs all of them again."""
+
 # Others use the machine too: how long one example takes says nothing; tests have a time-out.
-settings.register_profile("edgehub", deadline=None)
+settings.register_profile(
+    "edgehub",
+    deadline=None,
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("edgehub")
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 from tests.support.memory_folder import memory
 
@@ -49,10 +50,12 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name what belongs into one process."""
+    """Name what belongs into one process; in full size, properties have more examples."""
     parts = item.path.relative_to(item.config.rootpath).parts
     together = "spark" if "spark" in parts else "/".join(parts)
     item.add_marker(pytest.mark.xdist_group(together))
+    if is_hypothesis_test(getattr(item, "obj", None)):
+        item.add_marker("scaled")
 
 
 @pytest.hookimpl(trylast=True)

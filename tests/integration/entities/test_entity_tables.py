@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.entities.tables import EntityContents, EntityTable, EntityWrites, load_entities
@@ -208,7 +208,6 @@ class Story:
         return self.bench.send(f"te/device/{device}///{step}/x", body)
 
 
-@settings(max_examples=150)
 @given(steps)
 def test_any_interleaving_gives_every_message_in_order(steps: list[tuple[str, str]]) -> None:
     """Parents before children, creation before data, each message once, whatever restarts."""
@@ -240,7 +239,6 @@ def test_any_interleaving_gives_every_message_in_order(steps: list[tuple[str, st
     assert story.bench.mapper.statistics().held == 0
 
 
-@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(

@@ -1,12 +1,11 @@
 """What holds in every scenario, however frames, failures and restarts fall."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.affinity import event, join, loser, owner, run, state, uplink
 
 GATEWAYS = ("g1", "g2", "g3")
-SETTINGS = settings(max_examples=40)
 
 
 @st.composite
@@ -83,7 +82,6 @@ def run_frames(events, extra=(), **parts):
     return outcome
 
 
-@SETTINGS
 @given(events=frames(), extra=disturbances(), times=TIMES, g2=g2_states())
 def test_at_most_one_hub_sends_a_counter(events, extra, times, g2):
     """With deduplication `drop`, whatever fails meanwhile."""
@@ -91,7 +89,6 @@ def test_at_most_one_hub_sends_a_counter(events, extra, times, g2):
     assert [found for found in senders(outcome).values() if len(found) > 1] == []
 
 
-@SETTINGS
 @given(events=frames(), times=TIMES, g2=g2_states())
 def test_when_all_is_quiet_one_hub_at_most_holds_a_connection(events, times, g2):
     """Every notice was delivered and nothing runs: an open connection is the recorded owner's."""
@@ -101,7 +98,6 @@ def test_when_all_is_quiet_one_hub_at_most_holds_a_connection(events, times, g2)
     assert holding in ([], [outcome["final"]["coordinator"]["gateway"]])
 
 
-@SETTINGS
 @given(events=frames(), times=TIMES, g2=g2_states())
 def test_whoever_was_told_last_is_a_loser_without_a_connection(events, times, g2):
     """A hub that was told, and not elected since, does not go on as if it had not been."""
@@ -112,7 +108,6 @@ def test_whoever_was_told_last_is_a_loser_without_a_connection(events, times, g2
             assert state(outcome, notice["to"]) == ("loser", "closed")
 
 
-@SETTINGS
 @given(
     events=frames(gateways=("g2", "g3")), late=st.lists(st.integers(0, 400), min_size=8, max_size=8)
 )
@@ -130,7 +125,6 @@ def test_an_owner_in_time_keeps_the_device(events, late):
     assert state(outcome, "g1") == ("owner", "open")
 
 
-@SETTINGS
 @given(
     events=frames(counters=range(3)),
     joins=st.lists(st.tuples(st.integers(0, 10_000), st.sampled_from(GATEWAYS)), max_size=3),
@@ -147,7 +141,6 @@ def test_a_device_is_heard_after_its_joins(events, joins, times):
     ]
 
 
-@SETTINGS
 @given(events=frames(), extra=disturbances(), times=TIMES)
 def test_a_scenario_runs_the_same_each_time(events, extra, times):
     """Nothing depends on anything but the scenario."""

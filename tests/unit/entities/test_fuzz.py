@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.entities import Availability, Output
@@ -107,7 +107,6 @@ options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
 @given(options, st.lists(st.one_of(messages, st.none()), min_size=10, max_size=25))
 def test_anything_is_answered(settings_, steps):
     """No message ends the mapper; rows about an entity follow its creation and fit the limit."""

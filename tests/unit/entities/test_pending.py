@@ -1,7 +1,7 @@
 """What is held for entities that are not registered: order, bounds, time."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.entities.options import CacheScope
@@ -427,7 +427,6 @@ def test_waiting_registration_that_became_possible_is_taken_up_at_the_start():
     assert (UP, "101,B,B,thin-edge.io-child,false") in bench.restart()
 
 
-@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans(), st.integers(0, 300)),

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
@@ -128,7 +128,6 @@ async def test_no_queue_waits_longer_than_the_bound_on_a_saturated_link(
 
 
 @given(st.data())
-@settings(max_examples=60)
 def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) -> None:
     """The bound holds for any arrivals, pauses of queues excepted: B = aging_s + 2 n T."""
     count = data.draw(st.integers(2, 6), "queues")

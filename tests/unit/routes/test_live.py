@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.message import Message
@@ -43,7 +43,6 @@ changes = st.lists(
 
 
 @given(changes, st.sets(st.integers(0, 11), max_size=3))
-@settings(max_examples=50)
 def test_what_runs_is_what_was_asked_for(steps, broken):
     """After each step: ids, references, sources, endpoints and the table all say the same."""
     host = CountingHost()

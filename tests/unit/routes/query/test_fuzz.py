@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edgehub.errors import ManifestError, RouteCompileError
@@ -112,7 +112,6 @@ def test_mutated_routes_are_refused_or_run(text, message):
         explain_routing(table, message)
 
 
-@settings(max_examples=50)
 @given(bools, messages)
 def test_compiled_conditions_agree_with_their_value(condition, message):
     """The short code of a table routes exactly what has the value true, and never raises."""
