@@ -19,15 +19,20 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.identity_file import (
+    KEYS_MAX,
     Identity,
     changing,
     check_pattern,
     check_right,
+    parse_thumbprint,
     read_identities,
 )
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
+from edgehub.errors import ConfigError
+from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.routes.tenant import tenant_name
+from edgehub.storage.credentials import read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +56,40 @@ def _id(value: str) -> str:
 
 def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
     return click.argument("identity_id", metavar="ID", callback=checked(_id))(command)
+
+
+def _credential_options(command: Callable[..., None]) -> Callable[..., None]:
+    credentials = (
+        click.option("--no-password", is_flag=True, help="It signs in without a password."),
+        click.option(
+            "--key-file",
+            "key_files",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            multiple=True,
+            help="File of one line, a key in base64 for its shared access signatures; twice at"
+            " most.",
+        ),
+        click.option(
+            "--thumbprint",
+            "thumbprints",
+            multiple=True,
+            metavar="HEX",
+            callback=checked(lambda values: tuple(map(parse_thumbprint, values))),
+            help="SHA-1 or SHA-256 of the only certificate that it may show, of an authority"
+            " of the listener; twice at most.",
+        ),
+        click.option(
+            "--certificate",
+            "certificates",
+            multiple=True,
+            metavar="FILE",
+            help="A certificate in PEM that it may show, by no authority; relative to the folder"
+            " of the identities file; twice at most.",
+        ),
+    )
+    for option in reversed(credentials):
+        command = option(command)
+    return command
 
 
 def _rights_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,6 +138,7 @@ def identity() -> None:
 @_id_argument
 @_FILE.option
 @_PASSWORD_FILE
+@_credential_options
 @_rights_options
 @click.option(
     "--tenant",
@@ -114,6 +154,10 @@ def add(  # noqa: PLR0913 - one argument for each option
     identity_id: str,
     file: Path | None,
     password_file: Path | None,
+    no_password: bool,
+    key_files: tuple[Path, ...],
+    thumbprints: tuple[str, ...],
+    certificates: tuple[str, ...],
     on_behalf: tuple[str, ...],
     publish: tuple[str, ...],
     no_publish: bool,
@@ -125,7 +169,15 @@ def add(  # noqa: PLR0913 - one argument for each option
     path = _FILE.path(file, obj)
     may_publish = _rights("publish", publish, none=no_publish)
     may_subscribe = _rights("subscribe", subscribe, none=no_subscribe)
-    hashed = PasswordHash.of(_password(password_file))
+    if no_password and password_file is not None:
+        msg = "--no-password and --password-file: one or the other"
+        raise click.UsageError(msg)
+    credentials = _credential_changes(
+        ("keys", "key-file", _keys(key_files), False),
+        ("thumbprints", "thumbprint", thumbprints, False),
+        ("certificates", "certificate", certificates, False),
+    )
+    hashed = None if no_password else PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         if identity_id in identities:
             msg = (
@@ -140,23 +192,36 @@ def add(  # noqa: PLR0913 - one argument for each option
             publish=may_publish,
             tenant=tenant,
             subscribe=may_subscribe,
+            **credentials,
         )
+        _check_certificates(identities[identity_id])
     print_line(f"added {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command("set")
 @_id_argument
 @_FILE.option
+@_credential_options
+@click.option("--no-keys", is_flag=True, help="It signs in without shared access signatures.")
+@click.option("--no-thumbprints", is_flag=True, help="Any certificate in its name counts.")
+@click.option("--no-certificates", is_flag=True, help="It has no certificates of its own.")
 @_rights_options
 @click.option("--no-on-behalf", is_flag=True, help="It may speak for no other id.")
 @click.option("--all-publish", is_flag=True, help="It may publish to all local topics.")
 @click.option("--all-subscribe", is_flag=True, help="It may subscribe to all local topics.")
 @click.pass_obj
-def set_rights(  # noqa: PLR0913 - one argument for each option
+def change(  # noqa: PLR0913 - one argument for each option
     obj: dict[str, Any] | None,
     *,
     identity_id: str,
     file: Path | None,
+    no_password: bool,
+    key_files: tuple[Path, ...],
+    no_keys: bool,
+    thumbprints: tuple[str, ...],
+    no_thumbprints: bool,
+    certificates: tuple[str, ...],
+    no_certificates: bool,
     on_behalf: tuple[str, ...],
     no_on_behalf: bool,
     publish: tuple[str, ...],
@@ -166,11 +231,19 @@ def set_rights(  # noqa: PLR0913 - one argument for each option
     no_subscribe: bool,
     all_subscribe: bool,
 ) -> None:
-    """Set the rights that are named; the others and the password stay.
+    """Set the rights and credentials that are named; everything else stays.
 
     What is given takes the place of what was: name all patterns of --on-behalf, old and new.
+    `identity passwd` sets a password.
     """
     changes: dict[str, Any] = {}
+    if no_password:
+        changes["password"] = None
+    changes |= _credential_changes(
+        ("keys", "key-file", _keys(key_files), no_keys),
+        ("thumbprints", "thumbprint", thumbprints, no_thumbprints),
+        ("certificates", "certificate", certificates, no_certificates),
+    )
     if no_on_behalf and on_behalf:
         msg = "--no-on-behalf and --on-behalf: one or the other"
         raise click.UsageError(msg)
@@ -192,6 +265,7 @@ def set_rights(  # noqa: PLR0913 - one argument for each option
     path = _FILE.path(file, obj)
     with changing(path) as identities:
         identities[identity_id] = replace(_existing(identities, identity_id, path), **changes)
+        _check_certificates(identities[identity_id])
     print_line(f"changed {identity_id}; a running hub takes it over at reload", err=True)
 
 
@@ -230,12 +304,16 @@ def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> N
 @json_option
 @click.pass_obj
 def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
-    """List identities and their rights, never their hashes."""
+    """List identities and their rights, never their hashes and keys."""
     entries = read_identities(_FILE.path(file, obj)).values()
     if as_json:
         document = [
             {
                 "id": entry.id,
+                "password": entry.password is not None,
+                "keys": len(entry.keys),
+                "thumbprints": list(entry.thumbprints),
+                "certificates": list(entry.certificates),
                 "on_behalf": list(entry.on_behalf),
                 "publish": None if entry.publish is None else list(entry.publish),
                 "subscribe": None if entry.subscribe is None else list(entry.subscribe),
@@ -247,12 +325,13 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
         print_json(document)
         return
     tenants = any(entry.tenant for entry in entries)
-    columns = ("id", "on behalf of", "publishes to", "subscribes to", "state")
+    columns = ("id", "credentials", "on behalf of", "publishes to", "subscribes to", "state")
     table = new_table(*columns, *(["tenant"] if tenants else []))
     for entry in entries:
         state = "disabled" if entry.disabled else "enabled"
         publish, subscribe = _shown(entry.publish), _shown(entry.subscribe)
-        row = (entry.id, " ".join(entry.on_behalf) or "-", publish, subscribe, state)
+        on_behalf = " ".join(entry.on_behalf) or "-"
+        row = (entry.id, _credentials(entry), on_behalf, publish, subscribe, state)
         table.add_row(*row, *([entry.tenant or "-"] if tenants else []))
     print_table(table)
 
@@ -262,6 +341,48 @@ def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, 
         msg = f"--no-{option} and --{option}: one or the other"
         raise click.UsageError(msg)
     return () if none else filters or None
+
+
+def _check_certificates(entry: Identity) -> None:
+    if entry.thumbprints and entry.certificates:
+        msg = "--thumbprint and --certificate: a file needs no thumbprint; --no-.. removes one"
+        raise click.UsageError(msg)
+
+
+def _credential_changes(*options: tuple[str, str, tuple[Any, ...], bool]) -> dict[str, Any]:
+    """Return what options of credentials change; each with field, name, values, and "none"."""
+    changes: dict[str, Any] = {}
+    for field, option, values, none in options:
+        if none and values:
+            msg = f"--no-{field} and --{option}: one or the other"
+            raise click.UsageError(msg)
+        if len(values) > KEYS_MAX:
+            msg = f"--{option}: at most {KEYS_MAX}, the one in use and the one that follows"
+            raise click.UsageError(msg)
+        if none or values:
+            changes[field] = values
+    return changes
+
+
+def _keys(files: tuple[Path, ...]) -> tuple[SharedAccessKey, ...]:
+    keys = []
+    for file in files:
+        try:
+            keys.append(SharedAccessKey.parse(read_secret("--key-file", file)))
+        except (ConfigError, ValueError) as error:
+            msg = f"{file}: {error} (`openssl rand -base64 32` makes one)"
+            raise click.ClickException(msg) from error
+    return tuple(keys)
+
+
+def _credentials(entry: Identity) -> str:
+    found = [
+        *(["password"] if entry.password is not None else []),
+        *(["keys"] if entry.keys else []),
+        *(["thumbprint"] if entry.thumbprints else []),
+        *(["certificate"] if entry.certificates else []),
+    ]
+    return ", ".join(found) or "-"
 
 
 def _shown(filters: tuple[str, ...] | None) -> str:

@@ -26,10 +26,12 @@ class ServerContext(ssl.SSLContext):
 
     Attributes:
         refused_total: Connections that were closed because of the bound.
+        has_authorities: Whether clients may show certificates of an authority.
     """
 
     def __init__(self, *_protocol: int) -> None:
         self.refused_total = 0
+        self.has_authorities = False
         # Handshakes that have begun, oldest first, as far as they are not known to have ended.
         self._begun: deque[weakref.ref[ssl.SSLObject]] = deque()
 

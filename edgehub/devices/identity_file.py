@@ -16,6 +16,7 @@ from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError
+from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.routes.tenant import tenant_name
 
@@ -24,7 +25,23 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-_KEYS: Final = ("id", "password", "on_behalf", "publish", "subscribe", "disabled", "tenant")
+    from edgehub.devices.server_tls import ClientCertificate
+
+_KEYS: Final = (
+    "id",
+    "password",
+    "keys",
+    "thumbprints",
+    "certificates",
+    "on_behalf",
+    "publish",
+    "subscribe",
+    "disabled",
+    "tenant",
+)
+KEYS_MAX: Final = 2
+"""Keys, thumbprints or certificates of an identity: the one in use and the one that follows."""
+_THUMBPRINT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 OWN_ID: Final = "{id}"
 """Stands in a right for the id of who has it."""
 
@@ -42,6 +59,13 @@ class Identity:
 
     Attributes:
         id: `<device>` or `<device>/<module>`.
+        password: Its hash, None = it has none, and signs in with a certificate or a key.
+        keys: Symmetric keys with which its shared access signatures may be made.
+        thumbprints: SHA-1 or SHA-256 of the only certificates that it may show; empty = any of an
+            authority with its name.
+        certificates: Files of certificates that it may show, by no authority, relative to the
+            folder of the identities file.
+        certificate_thumbprints: SHA-256 of what these files hold; known once they are read.
         on_behalf: Patterns with `*`, `?` and `[]` on ids; `*` also spans the slash.
         publish: Filters of local topics that it may publish to, with `{id}` for its own id; None =
             all of them.
@@ -50,12 +74,27 @@ class Identity:
     """
 
     id: str
-    password: PasswordHash
+    password: PasswordHash | None = None
+    keys: tuple[SharedAccessKey, ...] = ()
+    thumbprints: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+    certificate_thumbprints: frozenset[str] = frozenset()
     on_behalf: tuple[str, ...] = ()
     disabled: bool = False
     publish: tuple[str, ...] | None = None
     subscribe: tuple[str, ...] | None = None
     tenant: str = ""
+
+    def is_shown_by(self, certificate: ClientCertificate) -> bool:
+        """Return whether a trusted certificate is one of this identity.
+
+        One that stands for itself must be the very file. One of an authority must have the name.
+        """
+        if self.certificates:
+            return bool(self.certificate_thumbprints & certificate.thumbprints)
+        if not certificate.is_of_authority or certificate.common_name != self.id:
+            return False
+        return not self.thumbprints or not certificate.thumbprints.isdisjoint(self.thumbprints)
 
     def scope(self) -> re.Pattern[str] | None:
         """Compile the patterns, None = it speaks for itself alone."""
@@ -83,7 +122,15 @@ def changing(path: Path) -> AbstractContextManager[dict[str, Identity]]:
 
 
 def _line(identity: Identity) -> dict[str, Any]:
-    entry: dict[str, Any] = {"id": identity.id, "password": str(identity.password)}
+    entry: dict[str, Any] = {"id": identity.id}
+    if identity.password is not None:
+        entry["password"] = str(identity.password)
+    if identity.keys:
+        entry["keys"] = [key.to_text() for key in identity.keys]
+    if identity.thumbprints:
+        entry["thumbprints"] = list(identity.thumbprints)
+    if identity.certificates:
+        entry["certificates"] = list(identity.certificates)
     if identity.on_behalf:
         entry["on_behalf"] = list(identity.on_behalf)
     if identity.publish is not None:
@@ -109,6 +156,7 @@ class _Line:
         self._faults = faults
 
     def parse(self, line: str) -> Identity | None:
+        before = len(self._faults)
         try:
             entry = json_object(line)
         except ValueError as error:
@@ -119,6 +167,11 @@ class _Line:
             self._fault(f"unknown key {name!r}", f"did you mean {near[0]}?" if near else "")
         identity_id = self._id(entry.get("id"))
         password = self._password(entry.get("password"))
+        keys = self._shared_access_keys(entry.get("keys", []))
+        thumbprints = self._thumbprints(entry.get("thumbprints", []))
+        certificates = self._certificates(entry.get("certificates", []))
+        if thumbprints and certificates:
+            self._fault("thumbprints and certificates", "a file needs no thumbprint")
         on_behalf = self._on_behalf(entry.get("on_behalf", []))
         publish = self._filters(entry, "publish")
         subscribe = self._filters(entry, "subscribe")
@@ -126,10 +179,14 @@ class _Line:
         disabled = entry.get("disabled", False)
         if not isinstance(disabled, bool):
             self._fault("disabled is neither true nor false")
-        elif identity_id is not None and password is not None:
+        if len(self._faults) == before:
+            assert identity_id is not None
             return Identity(
                 id=identity_id,
                 password=password,
+                keys=keys,
+                thumbprints=thumbprints,
+                certificates=certificates,
                 on_behalf=on_behalf,
                 disabled=disabled,
                 publish=publish,
@@ -154,14 +211,42 @@ class _Line:
         return None
 
     def _password(self, value: Any) -> PasswordHash | None:
-        if not isinstance(value, str):
-            self._fault("password hash is missing", "set one with `edgehub identity passwd`")
+        if value is None:
             return None
         try:
-            return PasswordHash.parse(value)
+            return PasswordHash.parse(value if isinstance(value, str) else "")
         except ValueError as error:
             self._fault(f"password: {error}", "set a new one with `edgehub identity passwd`")
             return None
+
+    def _shared_access_keys(self, value: Any) -> tuple[SharedAccessKey, ...]:
+        if not isinstance(value, list) or len(value) > KEYS_MAX:
+            self._fault(f"keys is not a list of up to {KEYS_MAX} keys in base64")
+            return ()
+        try:
+            return tuple(
+                SharedAccessKey.parse(key if isinstance(key, str) else "") for key in value
+            )
+        except ValueError as error:
+            self._fault(f"keys: {error}", "`openssl rand -base64 32` makes one")
+            return ()
+
+    def _thumbprints(self, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > KEYS_MAX:
+            self._fault(f"thumbprints is not a list of up to {KEYS_MAX} thumbprints")
+            return ()
+        try:
+            return tuple(parse_thumbprint(each) for each in value)
+        except ValueError as error:
+            self._fault(f"thumbprints: {error}")
+            return ()
+
+    def _certificates(self, value: Any) -> tuple[str, ...]:
+        is_list = isinstance(value, list) and len(value) <= KEYS_MAX
+        if not is_list or not all(isinstance(each, str) and each for each in value):
+            self._fault(f"certificates is not a list of up to {KEYS_MAX} files")
+            return ()
+        return tuple(value)
 
     def _on_behalf(self, value: Any) -> tuple[str, ...]:
         if not isinstance(value, list):
@@ -208,6 +293,19 @@ def check_right(topic_filter: object) -> None:
     if fault:
         msg = f"{topic_filter!r}: {fault}"
         raise ValueError(msg)
+
+
+def parse_thumbprint(text: object) -> str:
+    """Return the thumbprint of a certificate in small letters, without colons.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    digits = text.replace(":", "").lower() if isinstance(text, str) else ""
+    if _THUMBPRINT.fullmatch(digits) is None:
+        msg = f"{text!r} is no SHA-1 or SHA-256 in hexadecimal digits"
+        raise ValueError(msg)
+    return digits
 
 
 def check_pattern(pattern: object) -> None:

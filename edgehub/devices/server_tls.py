@@ -1,4 +1,4 @@
-"""The certificate of a listener, and the name in a client's certificate.
+"""The certificate of a listener, whom it trusts, and what is in a client's certificate.
 
 Blocks on the disk, so the daemon calls it from a thread. Invariant: whatever is wrong with a file
 shows as a `ConfigError` that names its setting.
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgehub.devices.handshakes import ServerContext
+from edgehub.errors import ConfigError
 from edgehub.storage.credentials import load_authorities, load_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -32,8 +33,51 @@ class ServerTls:
     fingerprint: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCertificate:
+    """A certificate that a client has shown, and that the listener trusts.
+
+    Attributes:
+        common_name: Its one common name, None = there is not exactly one.
+        is_of_authority: Whether an authority of the listener stands behind it. One that names
+            itself as its issuer, or was verified where there are no authorities, is trusted as the
+            file that it is, or signed by another client.
+        thumbprints: Its SHA-1 and SHA-256 in hexadecimal digits.
+    """
+
+    common_name: str | None
+    is_of_authority: bool
+    thumbprints: frozenset[str]
+
+    @classmethod
+    def of(cls, connection: ssl.SSLObject | None) -> ClientCertificate | None:
+        """Return the one of a connection, None = it has none."""
+        if connection is None:
+            return None
+        fields, binary = connection.getpeercert(), connection.getpeercert(binary_form=True)
+        if not fields or not binary:
+            return None
+        context = connection.context
+        has_authorities = isinstance(context, ServerContext) and context.has_authorities
+        return cls(
+            common_name=common_name(fields),
+            is_of_authority=has_authorities and fields.get("issuer") != fields.get("subject"),
+            thumbprints=thumbprints(binary),
+        )
+
+
+def thumbprints(binary: bytes) -> frozenset[str]:
+    """Return SHA-1 and SHA-256 of a certificate in DER."""
+    sha1 = hashlib.sha1(binary, usedforsecurity=False)
+    return frozenset((sha1.hexdigest(), hashlib.sha256(binary).hexdigest()))
+
+
 def read_server_tls(
-    section: str, certificate_file: Path, key_file: Path, client_ca_file: Path | None
+    section: str,
+    certificate_file: Path,
+    key_file: Path,
+    client_ca_file: Path | None,
+    self_signed: Sequence[Path] = (),
 ) -> ServerTls:
     """Read the files of a listener.
 
@@ -41,7 +85,8 @@ def read_server_tls(
         section: Section of the settings, for errors.
         certificate_file: Certificate in PEM, with those between it and its authority.
         key_file: Its private key.
-        client_ca_file: Authorities whose certificates clients may show, None = they show none.
+        client_ca_file: Authorities whose certificates clients may show, None = there is none.
+        self_signed: Certificates that clients may show themselves.
 
     Raises:
         ConfigError: If a file cannot be read, or they do not belong together.
@@ -52,8 +97,29 @@ def read_server_tls(
     if client_ca_file is not None:
         texts.append(load_authorities(context, f"{section}.client_ca_file", client_ca_file))
         context.verify_mode = ssl.CERT_OPTIONAL
+        context.has_authorities = True
+    for file in self_signed:
+        texts.append(load_authorities(context, str(file), file))
+        if client_ca_file is not None:
+            _check_signs_nothing(file)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        # A trusted certificate needs no issuer that is trusted too.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     joined = "\0".join(texts)
     return ServerTls(context=context, fingerprint=hashlib.sha256(joined.encode()).hexdigest())
+
+
+def _check_signs_nothing(file: Path) -> None:
+    # Trusted next to authorities, it could sign a certificate with the name of another identity.
+    store = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_authorities(store, str(file), file)
+    if store.cert_store_stats()["x509_ca"]:
+        reason = f"{file} can sign other certificates, in the name of any identity"
+        hint = (
+            "make it with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE ..`, or"
+            " pin a certificate of the authority with `thumbprints`, or remove mqtt.client_ca_file"
+        )
+        raise ConfigError(str(file), reason, hint)
 
 
 def renew_server_tls(

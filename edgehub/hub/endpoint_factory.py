@@ -138,7 +138,7 @@ class EndpointFactory:
                 urgent_priority=None if options.urgent_priority < 0 else options.urgent_priority,
             ),
             clock=self._clock,
-            trusted=lambda: store.statistics().clock.trusted,
+            trusted=lambda: store.clock_trusted,
             urgent_waits=urgent_waits,
         )
 

@@ -142,12 +142,13 @@ class MqttPart(HeadPart):
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply identities, certificate and bounds."""
         before, self._configuration = self._configuration, configuration
-        if configuration.identities != before.identities:
-            self._identities.apply(configuration.identities)
-            self.head.identities_changed()
+        # No certificate may outlive the identity by which it is trusted.
         if configuration.certificate_changed(before):
             assert configuration.tls is not None
             await self.head.renew_certificate(configuration.tls.context)
+        if configuration.identities != before.identities:
+            self._identities.apply(configuration.identities)
+            self.head.identities_changed()
         self.head.reload(configuration.settings.mqtt)
         return {}
 

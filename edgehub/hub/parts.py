@@ -73,7 +73,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         rng: Randomness for jitter.
     """
     settings, store = configuration.settings, kept.store
-    identities = Identities()
+    identities = Identities(lambda: clock.wall_ms() / 1000 if store.clock_trusted else None)
     identities.apply(configuration.identities)
     router = build_router(configuration, store, identities=identities, clock=clock)
     relays = Relays()

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from edgehub.devices.identities import IdentityList, read_identity_list
+from edgehub.devices.identities import IdentityList, certificate_files, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
 from edgehub.devices.server_tls import ServerTls, read_server_tls
 from edgehub.devices.token_file import TokenFileError
@@ -166,7 +166,7 @@ def read_configuration(
     faults += file_faults(settings)
     faults += _unknown_tenants(settings, identities)
     faults += [] if table is None else _shared_local_topics(settings, table)
-    tls = None if faults else _part(faults, lambda: _read_tls(settings.mqtt))
+    tls = None if faults else _part(faults, lambda: _read_tls(settings.mqtt, identities))
     files = None if faults else _part(faults, lambda: read_digests(settings))
     if table is None or identities is None or tokens is None or files is None:
         raise ConfigurationError(faults)
@@ -266,10 +266,17 @@ def _part(faults: list[ConfigError], read: Callable[[], T]) -> T | None:
     return None
 
 
-def _read_tls(mqtt: MqttSettings) -> ServerTls | None:
-    if mqtt.certificate_file is None or mqtt.key_file is None:
+def _read_tls(mqtt: MqttSettings, identities: IdentityList | None) -> ServerTls | None:
+    if mqtt.certificate_file is None or mqtt.key_file is None or identities is None:
         return None
-    return read_server_tls("mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file)
+    self_signed = [
+        file
+        for entry in identities.entries.values()
+        for file in certificate_files(identities, entry)
+    ]
+    return read_server_tls(
+        "mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file, self_signed
+    )
 
 
 def _check_redis(settings: Settings) -> None:

@@ -22,6 +22,8 @@ CREDENTIAL: Final = "credential:"
 
 SECRET_BYTES_MAX: Final = 65_535
 """As long as a password of MQTT may be."""
+_PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_PEM_END: Final = "-----END CERTIFICATE-----"
 _PEM_BYTES_MAX: Final = 16 * 2**20
 
 
@@ -145,6 +147,20 @@ def load_authorities(context: ssl.SSLContext, key: str, file: Path) -> str:
         reason = f"{file} is damaged: {error.reason or error}"
         raise ConfigError(key, reason, _look_at(file)) from error
     return text
+
+
+def read_certificate(key: str, file: Path) -> bytes:
+    """Return the first certificate of a file, in DER.
+
+    Raises:
+        ConfigError: If it cannot be read, or holds none.
+    """
+    text = _read_certificates(key, file)
+    begin, end = text.find(_PEM_BEGIN), text.find(_PEM_END)
+    try:
+        return ssl.PEM_cert_to_DER_cert(text[begin : end + len(_PEM_END)])
+    except ValueError as error:
+        raise ConfigError(key, f"{file} is damaged: {error}", _look_at(file)) from error
 
 
 def client_context(options: TlsOptions, context: ssl.SSLContext | None = None) -> ssl.SSLContext:

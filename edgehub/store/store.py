@@ -237,6 +237,11 @@ class Store:
         self._shared.cache.bytes_max = cache_bytes_max
         self.limits.change(caps)
 
+    @property
+    def clock_trusted(self) -> bool:
+        """Whether UTC is known to be right; see `ClockStatistics`."""
+        return self._shared.boot.trusted
+
     async def close(self) -> None:
         """Commit what is there, empty the write-ahead log and release the file.
 

@@ -127,11 +127,12 @@ async def running(
 ) -> AsyncIterator[Bench]:
     """Run a head on a free loopback port; keywords are settings of `[http]`."""
     router = ScriptedRouter()
-    identities = Identities()
+    clock = clock or SystemClock()
+    identities = Identities(lambda: clock.wall_ms() / 1000)
     identities.apply(read_identity_list(identities_file))
     head = HttpHead(
         HttpSettings(**{"port": 0, **options}),
-        clock=clock or SystemClock(),
+        clock=clock,
         submit=router.submit,
         refused=router.refused,
         identities=identities,

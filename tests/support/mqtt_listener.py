@@ -374,7 +374,7 @@ async def running(
         "local": local or MemoryLocal(clock),
         "router": ScriptedRouter(),
         "sessions": sessions or MemorySessions(),
-        "identities": Identities(),
+        "identities": Identities(lambda: clock.wall_ms() / 1000 if clock.synchronized() else None),
         "interest": Changes(),
         "link": {"up": True},
     }

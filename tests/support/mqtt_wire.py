@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
 
 CONNACK = 0x20
 PUBACK = 0x40
@@ -102,14 +106,21 @@ class RawClient:
         self._writer = writer
 
     @classmethod
-    async def open(cls, port: int) -> RawClient:
+    async def open(cls, port: int, tls: ssl.SSLContext | None = None) -> RawClient:
         """Connect on loopback."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port))
+        return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
 
     @classmethod
-    async def signed_in(cls, port: int, client_id: str = "dev1", **options: object) -> RawClient:
+    async def signed_in(
+        cls,
+        port: int,
+        client_id: str = "dev1",
+        *,
+        tls: ssl.SSLContext | None = None,
+        **options: object,
+    ) -> RawClient:
         """Connect and sign in; fails unless the hub accepts."""
-        client = await cls.open(port)
+        client = await cls.open(port, tls)
         client.send(connect(client_id, **options))
         try:
             head, body = await client.read()

@@ -318,7 +318,9 @@ CASES: dict[str, tuple[Callable[[int], Work], int]] = {
         64 * K,
     ),
     "http: colons of a name": (
-        lambda n: lambda: parse_basic(b"Basic " + b"Ojo6" * (n // 4), "d", Identities()),
+        lambda n: (
+            lambda: parse_basic(b"Basic " + b"Ojo6" * (n // 4), "d", Identities(lambda: None))
+        ),
         16 * K,
     ),
     "on_behalf": (spoken_for, 120),

@@ -1,7 +1,7 @@
-"""Sign-in of HTTP requests: Basic with id and password, or anonymous on loopback.
+"""Sign-in of HTTP requests: Basic, a shared access signature, or anonymous on loopback.
 
-Owns the rules. Invariant: an id of the identities file is never accepted without its password, and
-no client sends for another one outside `on_behalf`.
+Owns the rules. Invariant: an id of the identities file is never accepted without its password or a
+signature made with its key, and no client sends for another one outside `on_behalf`.
 
 Source: RFC 7617.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.devices.password_checks import TooManyChecksError
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, shown
+from edgehub.mqtt.shared_access import SCHEME, SharedAccessSignature
 
 if TYPE_CHECKING:
     import re
@@ -29,21 +30,24 @@ if TYPE_CHECKING:
 # Two ids of 128 characters and the slash between them.
 _SENDER_BYTES_MAX: Final = 257
 _RETRY_AFTER: Final = (("Retry-After", str(BUSY_RETRY_S)),)
+_SIGNATURE: Final = SCHEME.lower().encode()
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8"'),)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedClient:
-    """A client whose password was verified.
+    """A client whose password or signature was verified.
 
     Attributes:
         authorization: The header that was verified; the same one needs no further check.
         scope: Others for which it may send, None = none.
+        expires_s: When its signature ends, in seconds since 1970, None = it has a password.
     """
 
     authorization: bytes
     identity: Identity
     scope: re.Pattern[str] | None
+    expires_s: int | None = None
 
     def is_in_force(self, authorization: bytes, identities: Identities) -> bool:
         """Return whether a later request on the same connection needs no new check."""
@@ -52,6 +56,7 @@ class VerifiedClient:
             authorization == self.authorization
             and identities.get(identity.id) == identity
             and not identity.disabled
+            and not (self.expires_s is not None and identities.has_expired(self.expires_s))
         )
 
     def may_speak_for(self, sender: str) -> bool:
@@ -110,7 +115,7 @@ async def sign_in(
     address: str,
     waits: Callable[[], None],
 ) -> VerifiedClient:
-    """Check the password of a request.
+    """Check the password or the signature of a request.
 
     Args:
         authorization: Value of the header.
@@ -122,6 +127,8 @@ async def sign_in(
     Raises:
         RequestError: 401 if it is wrong, 429 if too many of the address wait.
     """
+    if is_signature(authorization):
+        return _signed(authorization, identities)
     identity_id, password = parse_basic(authorization, sender, identities)
     try:
         identity = await identities.verify(identity_id, password, address=address, waits=waits)
@@ -135,9 +142,27 @@ async def sign_in(
 def may_be_right(authorization: bytes, sender: str, identities: Identities) -> bool:
     """Return whether a header may be that of an identity, as far as known without a hash."""
     try:
+        if is_signature(authorization):
+            return _signed(authorization, identities) is not None
         return identities.may_be_right(*parse_basic(authorization, sender, identities))
     except RequestError:
         return False
+
+
+def is_signature(authorization: bytes) -> bool:
+    """Return whether a header is a shared access signature."""
+    return authorization.partition(b" ")[0].lower() == _SIGNATURE
+
+
+def _signed(authorization: bytes, identities: Identities) -> VerifiedClient:
+    try:
+        signature = SharedAccessSignature.parse(authorization.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise unauthorized(f"shared access signature: {error}") from None
+    identity = identities.verify_signature(signature)
+    if identity is None:
+        raise unauthorized("shared access signature of no identity or another key, or expired")
+    return VerifiedClient(authorization, identity, identity.scope(), signature.expires_s)
 
 
 def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tuple[str, bytes]:
@@ -153,7 +178,7 @@ def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tu
     if scheme.lower() != b"basic":
         raise unauthorized(
             f"{shown(scheme.decode('latin-1'))} is not supported; use Basic with the identity's"
-            " id and password"
+            " id and password, or a shared access signature"
         )
     try:
         text = base64.b64decode(encoded.strip(), validate=True)

@@ -19,6 +19,7 @@ from edgehub.heads.mqtt.limits import STALL_TIMEOUT_S
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.ingress import LocalIngress
 from edgehub.heads.mqtt.local.rights import rights_of
+from edgehub.heads.mqtt.signature_expiry import SignatureExpiry
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.subscriber import Subscriber
 from edgehub.heads.mqtt.topics import BRIDGE_STATE
@@ -54,6 +55,7 @@ class ConnectedClient:
     will: Message | LocalMessage | None
     will_delay_s: int
     keep_alive: KeepAlive
+    expiry: SignatureExpiry | None
     ingress: Ingress
     deliveries: Deliveries
     subscriber: Subscriber
@@ -85,6 +87,8 @@ class ConnectedClient:
             hub_leaves: Whether the hub shuts down.
         """
         self.keep_alive.close()
+        if self.expiry is not None:
+            self.expiry.close()
         self.local.detach()
         client_id = self.ingress.client.id
         if hub_leaves:
@@ -154,6 +158,9 @@ def connect_client(
             keep_alive_s=connect.keep_alive_s,
             stall_timeout_s=STALL_TIMEOUT_S,
         ),
+        expiry=None
+        if client.expires_s is None
+        else SignatureExpiry(connection, context.clock, context.identities, client.expires_s),
         ingress=_ingress(connection, context, connect, client, rights, admitted.received),
         deliveries=deliveries,
         local=local,

@@ -367,7 +367,7 @@ class MqttConnection(asyncio.Protocol):
                 anonymous=context.anonymous,
                 hub_id=context.space.hub_id,
                 address=self._transport.host,
-                certified=self._transport.certified,
+                certificate=self._transport.certificate,
                 # Read on, to notice a client that leaves before its password is checked.
                 waits=lambda: self._resume(SIGNING_IN),
             )

@@ -44,6 +44,7 @@ _DISCONNECTS: Final = {
         "too many messages without PUBACK",
     ),
     CloseReason.REVOKED: (ReasonCode.ADMINISTRATIVE_ACTION, "the identity has changed"),
+    CloseReason.EXPIRED: (ReasonCode.NOT_AUTHORIZED, "the shared access signature has expired"),
     CloseReason.STORE_FAILED: (ReasonCode.UNSPECIFIED_ERROR, "the session cannot be stored"),
     CloseReason.ENDED: (ReasonCode.ADMINISTRATIVE_ACTION, "the session was ended"),
     CloseReason.TOO_MANY: (ReasonCode.QUOTA_EXCEEDED, "too many clients"),

@@ -2,7 +2,7 @@
 
 Owns the rules of client id, user name and rights. Invariant: a client's id is that of its identity,
 so that no client takes over the session of another one; an id of the identities file is never given
-to a client without its password or a certificate in its name.
+to a client without its password, a signature made with its key, or a certificate in its name.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from edgehub.devices.password_checks import TooManyChecksError
 from edgehub.errors import EdgeHubError
 from edgehub.mqtt.packets import LEVEL_5, ConnectCode
 from edgehub.mqtt.reasons import ReasonCode
+from edgehub.mqtt.shared_access import SCHEME, SharedAccessSignature
 
 if TYPE_CHECKING:
     import re
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
     from edgehub.devices.identities import Identities
     from edgehub.devices.identity_file import Identity
+    from edgehub.devices.server_tls import ClientCertificate
     from edgehub.mqtt.packets import Connect
 
+_SIGNATURE: Final = f"{SCHEME} ".encode()
+_NEEDED: Final = "credentials are needed"
 _DIALECT_LEVELS: Final = (2, 3)
 
 _REASON_CODES: Final = {
@@ -77,12 +81,14 @@ class SignedInClient:
         identity: Its identity, None = anonymous.
         scope: Others for which it may send, None = none.
         model_id: Device model of its user name, None = none.
+        expires_s: When its shared access signature ends, in seconds since 1970, None = it has none.
     """
 
     id: str
     identity: Identity | None
     scope: re.Pattern[str] | None
     model_id: str | None
+    expires_s: int | None = None
 
     def may_speak_for(self, sender: str) -> bool:
         """Return whether the client may send messages of `sender`."""
@@ -116,18 +122,18 @@ async def sign_in(
     anonymous: bool,
     hub_id: str,
     address: str,
-    certified: str | None = None,
+    certificate: ClientCertificate | None = None,
     waits: Callable[[], None] = lambda: None,
 ) -> SignedInClient:
     """Check a CONNECT.
 
     Args:
         connect: What the client sent.
-        identities: Clients that may sign in with a password or a certificate.
+        identities: Clients that may sign in with a password, a signature or a certificate.
         anonymous: Whether clients without a password may sign in.
         hub_id: The hub's own id, which no anonymous client may have.
         address: Of the client.
-        certified: Common name of the client's certificate, None = it has none.
+        certificate: What the client has shown, None = nothing.
         waits: Called if its password cannot be checked at once.
 
     Raises:
@@ -137,9 +143,21 @@ async def sign_in(
         code = ReasonCode.BAD_AUTHENTICATION_METHOD
         raise SignInError(ConnectCode.NOT_AUTHORIZED, "extended authentication", code)
     user = _user(connect)
-    client_id = _client_id(connect, user, certified)
-    identity = identities.get(client_id)
-    if connect.password is not None:
+    client_id = _client_id(connect, user, certificate)
+    expires_s = None
+    if connect.password is None:
+        identity = identities.get(client_id)
+        if identity is not None:
+            _check_certificate(identity, certificate)
+        elif not anonymous:
+            wanted = _NEEDED if certificate is None else "certificate of no identity"
+            raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
+        elif client_id == hub_id and len(identities):
+            wanted = "the hub's own id needs an identity"
+            raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
+    elif connect.password.startswith(_SIGNATURE):
+        identity, expires_s = _signed(connect.password, client_id, identities)
+    else:
         try:
             identity = await identities.verify(
                 client_id, connect.password, address=address, waits=waits
@@ -149,24 +167,38 @@ async def sign_in(
             raise SignInError(ConnectCode.UNAVAILABLE, str(error), code) from None
         if identity is None:
             raise SignInError(ConnectCode.CREDENTIALS, "unknown identity or wrong password")
-    elif identity is not None:
-        if certified != client_id:
-            wanted = "a password is needed" if certified is None else "certificate of another"
-            raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
-        if identity.disabled:
-            raise SignInError(ConnectCode.NOT_AUTHORIZED, "the identity is disabled")
-    elif not anonymous:
-        wanted = "a password is needed" if certified is None else "certificate of no identity"
-        raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
-    elif client_id == hub_id and len(identities):
-        wanted = "the hub's own id needs an identity"
-        raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
     return SignedInClient(
         id=client_id,
         identity=identity,
         scope=None if identity is None else identity.scope(),
         model_id=None if user is None else user.model_id,
+        expires_s=expires_s,
     )
+
+
+def _check_certificate(identity: Identity, certificate: ClientCertificate | None) -> None:
+    if certificate is None:
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, _NEEDED)
+    if not identity.is_shown_by(certificate):
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, "certificate of another")
+    if identity.disabled:
+        raise SignInError(ConnectCode.NOT_AUTHORIZED, "the identity is disabled")
+
+
+def _signed(password: bytes, client_id: str, identities: Identities) -> tuple[Identity, int]:
+    """Return the identity of a shared access signature, and when it ends."""
+    try:
+        signature = SharedAccessSignature.parse(password.decode("utf-8", "replace"))
+    except ValueError as error:
+        reason = f"shared access signature: {error}"
+        raise SignInError(ConnectCode.CREDENTIALS, reason) from None
+    identity = None
+    if signature.identity_id == client_id:
+        identity = identities.verify_signature(signature)
+    if identity is None:
+        reason = "shared access signature of another identity or key, or expired"
+        raise SignInError(ConnectCode.CREDENTIALS, reason)
+    return identity, signature.expires_s
 
 
 def _user(connect: Connect) -> UserName | None:
@@ -179,7 +211,9 @@ def _user(connect: Connect) -> UserName | None:
     return user
 
 
-def _client_id(connect: Connect, user: UserName | None, certified: str | None) -> str:
+def _client_id(
+    connect: Connect, user: UserName | None, certificate: ClientCertificate | None
+) -> str:
     client_id = connect.client_id
     if not client_id:
         if not connect.clean_session and connect.level < LEVEL_5:
@@ -187,6 +221,7 @@ def _client_id(connect: Connect, user: UserName | None, certified: str | None) -
         if user is not None:
             client_id = user.identity_id
         else:
+            certified = None if certificate is None else certificate.common_name
             client_id = certified or f"auto-{secrets.token_hex(8)}"
     if split_sender(client_id) is None:
         raise SignInError(ConnectCode.IDENTIFIER, "client id is not <device> or <device>/<module>")

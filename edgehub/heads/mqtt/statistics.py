@@ -91,6 +91,7 @@ class CloseReason(StrEnum):
     LIMIT = "limit"  # MQTT 3.1.1: a PUBLISH was refused by a limit
     UNRESPONSIVE = "unresponsive"  # too many deliveries without PUBACK
     REVOKED = "revoked"  # its identity was removed, disabled or changed
+    EXPIRED = "expired"  # its shared access signature has ended
     STORE_FAILED = "store_failed"  # its session could not be stored
     ENDED = "ended"  # its session was ended by an operator
     TOO_MANY = "too_many"

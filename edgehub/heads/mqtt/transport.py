@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final, cast
 
-from edgehub.devices.server_tls import common_name
+from edgehub.devices.server_tls import ClientCertificate
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,7 +41,7 @@ class ClientTransport:
         pauses: Reasons not to read at present, as bits.
         address: Host and port of the peer, for logs and lists.
         host: Its host alone.
-        certified: Common name of the client's certificate, None = it has none.
+        certificate: What the client has shown, None = nothing.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class ClientTransport:
         "_out_bytes",
         "_transport",
         "address",
-        "certified",
+        "certificate",
         "host",
         "pauses",
     )
@@ -64,7 +64,7 @@ class ClientTransport:
         self._out_bytes = 0
         self.pauses = 0
         self.address = self.host = ""
-        self.certified: str | None = None
+        self.certificate: ClientCertificate | None = None
 
     def attach(self, transport: asyncio.BaseTransport, *, write_buffer_bytes_max: int) -> None:
         """Set up a new transport and its socket."""
@@ -72,7 +72,7 @@ class ClientTransport:
         peer = transport.get_extra_info("peername")
         self.host, port = peer[:2] if isinstance(peer, tuple) else (str(peer), "")
         self.address = f"{self.host}:{port}"
-        self.certified = common_name(transport.get_extra_info("peercert"))
+        self.certificate = ClientCertificate.of(transport.get_extra_info("ssl_object"))
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -6,7 +6,7 @@ import pytest
 
 from edgehub.devices.server_tls import common_name, read_server_tls
 from edgehub.errors import ConfigError
-from tests.support.certificates import Authority, openssl
+from tests.support.certificates import NEW_KEY, Authority, openssl
 
 pytestmark = pytest.mark.integration
 
@@ -38,6 +38,20 @@ def refused(*files) -> ConfigError:
         read_server_tls("mqtt", *files)
     assert error.value.hint
     return error.value
+
+
+def test_self_signed_next_to_authorities(authority, server, tmp_path):
+    """One that could sign others, in any name, is refused; without authorities it may."""
+    certificate = tmp_path / "press-1.pem"
+    new = ("req", "-x509", *NEW_KEY, "-keyout", str(tmp_path / "key"), "-subj", "/CN=press-1")
+    openssl(*new, "-out", str(certificate))
+    plain = read_server_tls("mqtt", *server, None, [certificate])
+    assert plain.fingerprint != read_server_tls("mqtt", *server, None).fingerprint
+    error = refused(*server, authority.certificate, [certificate])
+    assert error.key == str(certificate)
+    assert "CA:FALSE" in error.hint
+    openssl(*new, "-out", str(certificate), "-addext", "basicConstraints=critical,CA:FALSE")
+    read_server_tls("mqtt", *server, authority.certificate, [certificate])
 
 
 def test_files_that_are_not_there(authority, server, tmp_path):

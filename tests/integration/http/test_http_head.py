@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.devices.identities import Identities, read_identity_list
+from edgehub.devices.identities import CLOCK_TOLERANCE_S, Identities, read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import ConfigError, StartupError
@@ -21,6 +21,7 @@ from edgehub.heads.http.submission import Submission
 from edgehub.message import Refusal
 from edgehub.mqtt.batch import PLAIN_BYTES
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.settings import HttpSettings
 from tests.support.certificates import Authority
 from tests.support.http_head import BATCH, EVENTS, STORE_ID, basic, request, running
@@ -665,6 +666,32 @@ async def test_passwords(tmp_path: Path) -> None:
         ]
 
 
+async def test_signatures(tmp_path: Path) -> None:
+    """A shared access signature opens its own identity until it expires."""
+    key = SharedAccessKey(bytes(range(32)))
+    file = tmp_path / "identities"
+    file.write_text(json.dumps({"id": "press-1/cam", "keys": [key.to_text()]}), "utf-8")
+    file.chmod(0o600)
+    clock = ManualClock()
+    async with running(identities_file=file, clock=clock) as bench:
+        client = await bench.connect()
+
+        async def status(authorization: str, sender: str = "press-1/modules/cam") -> int:
+            path = f"/devices/{sender}/messages/events"
+            return (await client.post(path=path, Authorization=authorization)).status
+
+        now_s = clock.wall_ms() // 1000
+        right = key.token("h/devices/press-1/modules/cam", now_s + 60 - CLOCK_TOLERANCE_S)
+        assert await status(right) == 204
+        assert await status(right) == 204
+        assert await status(right, "press-1") == 403
+        assert await status(SharedAccessKey(bytes(32)).token("h/devices/x", now_s)) == 401
+        assert await status("SharedAccessSignature sr=x") == 401
+        assert await status(right) == 204
+        clock.step_wall(60_000)
+        assert await status(right) == 401
+
+
 async def test_a_name_is_told_only_of_who_has_signed_in(tmp_path: Path) -> None:
     """A body refused by its headers comes before the password is looked at."""
     file = tmp_path / "identities"
@@ -815,6 +842,6 @@ def make_head(settings: HttpSettings) -> HttpHead:
         clock=ManualClock(),
         submit=ScriptedRouter().submit,
         refused=ScriptedRouter().refused,
-        identities=Identities(),
+        identities=Identities(lambda: None),
         hub_path=HubPath(STORE_ID),
     )

@@ -472,7 +472,7 @@ def a_listener(**options) -> MqttListener:
         offer=ScriptedRouter().submit,
         sessions=MemorySessions(),
         space=a_space(clock),
-        identities=Identities(),
+        identities=Identities(lambda: None),
         link_up=lambda: True,
         refused=ScriptedRouter().refused,
         hub_path=HubPath(STORE_ID),

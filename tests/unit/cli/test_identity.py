@@ -1,5 +1,6 @@
 """`edgehub identity`: the file it writes and what it says."""
 
+import base64
 import json
 
 import pytest
@@ -92,8 +93,9 @@ def test_list(path):
     run(path, "add", "dev1", "--on-behalf", "a*")
     result = run(path, "list", "--json")
     absent = dict.fromkeys(("publish", "subscribe", "tenant"))
+    credentials = {"password": True, "keys": 0, "thumbprints": [], "certificates": []}
     assert json.loads(result.stdout) == [
-        {"id": "dev1", "on_behalf": ["a*"], **absent, "disabled": False}
+        {"id": "dev1", **credentials, "on_behalf": ["a*"], **absent, "disabled": False}
     ]
     table = run(path, "list").stdout
     assert "dev1" in table
@@ -102,6 +104,58 @@ def test_list(path):
     run(path, "add", "dev2", "--tenant", "acme/press")
     assert "acme/press" in run(path, "list").stdout
     assert json.loads(run(path, "list", "--json").stdout)[1]["tenant"] == "acme/press"
+
+
+def test_other_credentials(path, tmp_path):
+    """An identity can have keys and certificates with a password or in place of it."""
+    keys = [tmp_path / "one.key", tmp_path / "two.key"]
+    for number, key in enumerate(keys):
+        key.write_text(base64.b64encode(bytes([number] * 32)).decode() + "\n")
+    files = [part for key in keys for part in ("--key-file", str(key))]
+    assert run(path, "add", "dev1", "--no-password", *files, password="").exit_code == 0
+    assert run(path, "add", "dev2", "--thumbprint", "AB:" * 19 + "AB").exit_code == 0
+    assert run(path, "set", "dev2", "--no-password").exit_code == 0
+    assert run(path, "add", "dev3", "--certificate", "dev3.pem").exit_code == 0
+    dev1, dev2, dev3 = read_identities(path).values()
+    assert dev1.password is dev2.password is None
+    assert [key.value for key in dev1.keys] == [bytes(32), b"\x01" * 32]
+    assert (dev2.thumbprints, dev3.certificates) == (("ab" * 20,), ("dev3.pem",))
+    table, document = run(path, "list").stdout, run(path, "list", "--json").stdout
+    for shown in (table, document):
+        assert keys[0].read_text().strip() not in shown
+    assert json.loads(document)[0]["keys"] == 2
+    assert "password, certificate" in table
+    changed = run(path, "set", "dev3", "--no-certificates", "--thumbprint", "0" * 64)
+    assert changed.exit_code == 0, changed.output
+    assert run(path, "set", "dev1", *files[:2]).exit_code == 0
+    dev1, _, dev3 = read_identities(path).values()
+    assert (dev3.thumbprints, dev3.certificates) == (("0" * 64,), ())
+    assert len(dev1.keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--password-file", "FILE", "--no-password"], "one or the other"),
+        (["--key-file", "FILE"], "not base64"),
+        (["--key-file", "EMPTY"], "is empty"),
+        (["--thumbprint", "12"], "SHA-256"),
+        (["--thumbprint", "0" * 64] * 3, "at most 2"),
+        (["--certificate", "a"] * 3, "at most 2"),
+        (["--certificate", "a", "--thumbprint", "0" * 64], "needs no thumbprint"),
+    ],
+)
+def test_credentials_that_make_no_sense(path, tmp_path, arguments, says):
+    """They are refused, and the file stays as it is."""
+    run(path, "add", "dev1")
+    before = path.read_bytes()
+    files = {"FILE": tmp_path / "no key", "EMPTY": tmp_path / "empty"}
+    files["FILE"].write_text("no base64")
+    files["EMPTY"].touch()
+    result = run(path, "add", "dev2", *(str(files.get(each, each)) for each in arguments))
+    assert result.exit_code in (1, 2)
+    assert says in result.output
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from edgehub.devices.identities import Identities, read_identity_list
+from edgehub.devices.identities import CLOCK_TOLERANCE_S, Identities, read_identity_list
 from edgehub.devices.identity_file import (
     Identity,
     IdentityFileError,
@@ -19,8 +19,10 @@ from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.devices.password_checks import THREADS_MAX
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 from edgehub.devices.private_file import exposed_mode
+from edgehub.mqtt.shared_access import SharedAccessKey, SharedAccessSignature
 
 HASH = PasswordHash.of(b"secret")
+KEY = SharedAccessKey(bytes(range(32)))
 
 
 def an_identity(identity_id="dev1", **fields) -> Identity:
@@ -149,7 +151,7 @@ def test_all_faults_at_once(path):
         "[]",
         json.dumps({**good, "id": "a b"}),
         json.dumps({**good, "password": "plain"}),
-        json.dumps({"id": "dev2"}),
+        json.dumps({"id": "dev2", "keys": ["short"]}),
         json.dumps({**good, "id": "dev3", "onbehalf": []}),
         json.dumps({**good, "id": "dev4", "on_behalf": "*"}),
         json.dumps({**good, "id": "dev5", "on_behalf": [""]}),
@@ -163,6 +165,99 @@ def test_all_faults_at_once(path):
     assert [fault.key for fault in faults] == [f"{path}:{n}" for n in range(3, 13)]
     assert "did you mean on_behalf?" in str(error.value)
     assert "second entry of 'dev1'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"password": 1}, "password: not a hash"),
+        ({"keys": "x"}, "keys is not a list"),
+        ({"keys": [KEY.to_text()] * 3}, "up to 2"),
+        ({"keys": [1]}, "keys: the key has 0 bytes"),
+        ({"thumbprints": ["ab"]}, "SHA-256"),
+        ({"thumbprints": [1]}, "SHA-256"),
+        ({"thumbprints": {}}, "thumbprints is not a list"),
+        ({"certificates": [""]}, "certificates is not a list"),
+        ({"certificates": ["a", "b", "c"]}, "up to 2"),
+        ({"certificates": ["a"], "thumbprints": ["0" * 64]}, "needs no thumbprint"),
+    ],
+)
+def test_wrong_credentials(path, fields, reason):
+    """Each has an error of its own, with the line."""
+    path.write_text(json.dumps({"id": "dev1", **fields}))
+    with pytest.raises(IdentityFileError, match=reason):
+        read_identities(path)
+
+
+def test_all_credentials_are_kept(path):
+    """What a command does not change is written as it was; an entry needs none of them."""
+    entries = [
+        an_identity("a", keys=(KEY, KEY)),
+        an_identity("b", password=None, thumbprints=("ab" * 32, "cd" * 20)),
+        an_identity("c", password=None, certificates=("c.pem",)),
+        Identity(id="d"),
+    ]
+    write(path, *entries)
+    assert list(read_identities(path).values()) == entries
+
+
+def test_certificates_that_cannot_be_read(path):
+    """Each is named with its identity."""
+    write(path, Identity(id="a", certificates=("a.pem",)), Identity(id="b", certificates=("b",)))
+    (path.parent / "b").write_text("no PEM")
+    with pytest.raises(IdentityFileError) as error:
+        read_identity_list(path)
+    assert [fault.key for fault in error.value.faults] == [f"{path}: a", f"{path}: b"]
+
+
+def a_signature(identity_id: str, key: SharedAccessKey, expires_s: int) -> SharedAccessSignature:
+    """Sign for an identity."""
+    resource = "h/devices/" + identity_id.replace("/", "/modules/")
+    return SharedAccessSignature.parse(key.token(resource, expires_s))
+
+
+def test_signatures(path):
+    """One of its keys, before the expiry, and while the identity is enabled."""
+    other = SharedAccessKey(bytes(32))
+    write(
+        path,
+        Identity(id="dev1/cam", keys=(other, KEY)),
+        an_identity("dev2", keys=(KEY,), disabled=True),
+        an_identity("dev3"),
+    )
+    now: list[float | None] = [1000.0]
+    identities = Identities(lambda: now[0])
+    identities.apply(read_identity_list(path))
+    try:
+        cam = identities.get("dev1/cam")
+        for key in (KEY, other):
+            assert identities.verify_signature(a_signature("dev1/cam", key, 1000)) is cam
+        wrong = SharedAccessKey(b"x" * 32)
+        for signature in (
+            a_signature("dev1/cam", wrong, 2000),
+            a_signature("dev1/cam", KEY, 1000 - CLOCK_TOLERANCE_S),
+            a_signature("dev2", KEY, 2000),
+            a_signature("dev3", KEY, 2000),
+            a_signature("dev4", KEY, 2000),
+        ):
+            assert identities.verify_signature(signature) is None
+        now[0] = None
+        assert identities.verify_signature(a_signature("dev1/cam", KEY, 0)) is cam
+        assert identities.verify_signature(a_signature("dev1/cam", wrong, 0)) is None
+    finally:
+        identities.close()
+
+
+async def test_no_password(path):
+    """An identity without one is refused like one with another."""
+    write(path, Identity(id="dev1", keys=(KEY,)))
+    identities = Identities(lambda: None)
+    identities.apply(read_identity_list(path))
+    try:
+        for password in (b"", b"secret", KEY.value, KEY.to_text().encode()):
+            assert await identities.verify("dev1", password, address="") is None
+    finally:
+        identities.close()
 
 
 def test_a_missing_file_says_how_to_make_one(path):
@@ -191,7 +286,7 @@ def test_scope():
 async def identities(path):
     """Loaded identities: dev1 and the disabled dev2."""
     write(path, an_identity(), an_identity("dev2", disabled=True))
-    loaded = Identities()
+    loaded = Identities(lambda: None)
     loaded.apply(read_identity_list(path))
     yield loaded
     loaded.close()

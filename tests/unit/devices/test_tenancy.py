@@ -33,7 +33,7 @@ def message(device: str, module: str | None = None) -> Message:
 @pytest.fixture
 def identities():
     """Return a list that is closed afterwards."""
-    made = Identities()
+    made = Identities(lambda: None)
     yield made
     made.close()
 

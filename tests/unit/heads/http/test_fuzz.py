@@ -172,6 +172,6 @@ def test_a_damaged_target_names_a_sender_or_is_a_problem(url):
 @given(hostile([b"Basic cHJlc3MtMTpwYXNz", b"basic Z3cvY2FtOmE6Yg==", b"Bearer x.y"]))
 def test_damaged_credentials_are_read_or_a_problem(authorization):
     """An id and a password, or 401."""
-    identities = Identities()
+    identities = Identities(lambda: None)
     found = asked(lambda: parse_basic(authorization, "press-1", identities), {401})
     assert found is None or isinstance(found[1], bytes)

@@ -22,7 +22,7 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
         link_up=lambda: True,
         space=a_space(clock),
         refused=router.refused,
-        identities=Identities(),
+        identities=Identities(lambda: None),
         hub_path=HubPath(STORE_ID),
         session_store=MemorySessions(),
         spawn=Changes(),

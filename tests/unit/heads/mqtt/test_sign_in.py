@@ -59,7 +59,7 @@ def a_connect(client_id="dev1", *, clean=True, user=None, password=None) -> Conn
 @pytest.fixture
 def nobody():
     """Identities without an entry."""
-    identities = Identities()
+    identities = Identities(lambda: None)
     yield identities
     identities.close()
 
