@@ -1,7 +1,12 @@
-"""`edgehub lora`: LoRaWAN devices of the running hub."""
+"""`edgehub lora`: LoRaWAN stations and devices of the running hub."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import random
+from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,12 +15,16 @@ from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.cli.tables import new_table, print_table
-from edgehub.lora.device import DeviceClass, MacVersion
+from edgehub.cli.tables import new_table, print_table, span
+from edgehub.errors import extra_hint
+from edgehub.lora.device import DeviceClass, MacVersion, describe
+from edgehub.lora.identifiers import parse_station_id
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
     from typing import TextIO
+
+    from edgehub.lora.decode import FrameKeys
 
 _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _FIGURES = ("joins", "up", "down")
@@ -24,7 +33,7 @@ _DEV_EUI = click.argument("dev_eui", metavar="DEVEUI")
 
 @click.group(cls=CommandGroup)
 def lora() -> None:
-    """Register LoRaWAN devices, and show what becomes of them."""
+    """Register LoRaWAN devices, and show them and their stations."""
 
 
 @lora.group(cls=CommandGroup)
@@ -180,3 +189,192 @@ def import_devices(
         f"{word}: {counted(answer['added'], 'device')}, {answer['changed']} changed, "
         f"{answer['skipped']} skipped"
     )
+
+
+@lora.group(cls=CommandGroup)
+def station() -> None:
+    """Show LoRaWAN stations."""
+
+
+@station.command("list")
+@json_option
+@click.pass_obj
+def list_stations(obj: dict[str, Any], as_json: bool) -> None:
+    """List stations that may connect, and what they have sent since the hub's start."""
+    answer = ask_hub(obj, "lora station list")
+    if as_json:
+        print_json(answer)
+        return
+    figures = ("frames", "refused", "loops", "downlinks")
+    table = new_table("station", "is", "for", "address", "version", *figures, right=figures)
+    for row in answer["stations"]:
+        table.add_row(
+            row["station"],
+            "connected" if row["connected"] else "absent",
+            span(row["for_s"]),
+            row["address"] or "-",
+            row["version"] or "-",
+            *(str(row[name]) for name in figures),
+        )
+    print_table(table)
+
+
+@lora.command()
+@click.argument("frame", metavar="FRAME")
+@click.option("--app-key", help="Root key, for joins; of a device of 1.1 its NwkKey.")
+@click.option("--nwk-s-key", help="Network session key, for data.")
+@click.option("--app-s-key", help="Application session key, for data.")
+@click.option("--f-nwk-s-int-key", help="In place of --nwk-s-key for a device of 1.1.")
+@click.option("--s-nwk-s-int-key", help="Likewise.")
+@click.option("--nwk-s-enc-key", help="Likewise.")
+@click.option("--f-cnt", type=click.IntRange(0, 2**32 - 1), help="Full counter; absent = tried.")
+@click.option("--tx-dr", type=click.IntRange(0, 15), default=0, help="Of an uplink of 1.1 (0).")
+@click.option("--tx-ch", type=click.IntRange(0, 255), default=0, help="Likewise, its channel (0).")
+@json_option
+def decode(frame: str, as_json: bool, **given: Any) -> int:
+    """Describe a FRAME, hex digits or Base64; needs no hub.
+
+    Without keys what is not encrypted is shown. Exit code 1 if the MIC is wrong.
+    """
+    _need_extra()
+    from edgehub.lora.decode import decode_frame  # noqa: PLC0415 - needs the extra `lora`
+
+    try:
+        document = decode_frame(_frame_bytes(frame), _frame_keys(given))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        print_json(document)
+    else:
+        for key, value in document.items():
+            print_line(f"{key}: {_shown(value)}")
+    return 1 if document.get("mic_ok") is False else 0
+
+
+@lora.command()
+@click.argument("stations", metavar="STATION...", nargs=-1)
+@click.option("--devices", type=click.IntRange(1, 100_000), default=10, help="How many (10).")
+@click.option("--seed", default="", help="Of their keys; the same seed makes the same devices.")
+@click.option(
+    "--list", "lists", is_flag=True, help="Print them for `lora device import -`, and end."
+)
+@click.option("--seconds", type=float, default=60.0, help="How long they send data (60).")
+@click.option("--joins", type=click.FloatRange(0.1, 1000), default=3.0, help="Per second (3).")
+@click.option("--uplinks", type=click.FloatRange(0.1, 10_000), default=5.0, help="Likewise (5).")
+@click.option("--confirmed", type=click.FloatRange(0, 1), default=0.1, help="Share of them (0.1).")
+@click.option("--shared", type=click.FloatRange(0, 1), default=0.05, help="Heard twice (0.05).")
+@click.option("--token", envvar="EDGEHUB_STATION_TOKEN", help="Sent as `Authorization`.")
+@json_option
+def simulate(
+    stations: tuple[str, ...], lists: bool, as_json: bool, devices: int, seed: str, **given: Any
+) -> int:
+    """Play stations and devices against running hubs.
+
+    Each STATION is `ws://HOST:PORT/ID`, with an id that its hub lets in. The devices join, send for
+    a while, and repeat what is not acknowledged. Exit code 1 if one could not join or a confirmed
+    frame was not acknowledged.
+    """
+    _need_extra()
+    from edgehub.lab.radio.simulation import (  # noqa: PLC0415 - needs the extra `lora`
+        RadioOptions,
+        RadioSimulation,
+        device_table,
+    )
+
+    if lists:
+        for line in device_table(devices, seed).splitlines():
+            print_line(line)
+        return 0
+    if not stations:
+        msg = "want a station, such as ws://127.0.0.1:8887/B827EBFFFE123456"
+        raise click.UsageError(msg)
+    found = [_station_place(text) for text in stations]
+    options = RadioOptions(
+        hubs=[hub for hub, _ in found],
+        stations=[station_id for _, station_id in found],
+        devices=devices,
+        seed=seed,
+        seconds=given["seconds"],
+        joins_per_s=given["joins"],
+        uplinks_per_s=given["uplinks"],
+        confirmed=given["confirmed"],
+        shared=given["shared"],
+        token=given["token"],
+    )
+    rng = random.Random(seed)  # noqa: S311 - which device sends when
+    try:
+        result = asyncio.run(RadioSimulation(options, rng).run())
+    except OSError as error:
+        raise click.ClickException(f"no hub takes the stations: {error}") from error
+    document = asdict(result)
+    if as_json:
+        print_json(document)
+    else:
+        for key, value in document.items():
+            print_line(f"{key}: {_shown(value)}")
+    is_whole = result.joined == devices and result.acknowledged == result.confirmed
+    return 0 if is_whole else 1
+
+
+def _need_extra() -> None:
+    if find_spec("cryptography") is None:
+        msg = f"this installation has no cryptography; {extra_hint('lora')}"
+        raise click.UsageError(msg)
+
+
+def _station_place(text: str) -> tuple[str, int]:
+    hub, _, name = text.rpartition("/")
+    if not hub.startswith(("ws://", "wss://")):
+        msg = f"{text}: want ws://HOST:PORT/ID"
+        raise click.UsageError(msg)
+    try:
+        return hub, parse_station_id(name)
+    except ValueError as error:
+        raise click.UsageError(f"{text}: {error}") from error
+
+
+def _frame_bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        pass
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        msg = "FRAME is neither hex digits nor Base64"
+        raise click.UsageError(msg) from error
+
+
+def _frame_keys(given: dict[str, Any]) -> FrameKeys:
+    from edgehub.lora.decode import FrameKeys  # noqa: PLC0415 - needs the extra `lora`
+    from edgehub.lora.session import UplinkRate  # noqa: PLC0415 - likewise
+
+    keys = {name: value for name, value in given.items() if name.endswith("_key") and value}
+    root_key = keys.pop("app_key", None)
+    session = None
+    if keys:
+        is_1_1 = "nwk_s_key" not in keys
+        about = {"dev_eui": "0" * 16, "dev_addr": "0" * 8, "mac_version": "1.1" if is_1_1 else None}
+        session = describe({**about, **keys}).session
+    if root_key is not None:
+        root_key = describe({"dev_eui": "0" * 16, "app_key": root_key}).profile.app_key
+    return FrameKeys(
+        root_key=None if root_key is None else bytes.fromhex(root_key),
+        session=session,
+        f_cnt=given["f_cnt"],
+        rate=UplinkRate(given["tx_dr"], given["tx_ch"]),
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return (
+            "; ".join(
+                " ".join([each["name"], *(f"{k}={v}" for k, v in each["values"].items())])
+                for each in value
+            )
+            or "-"
+        )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value in (None, "") else str(value)

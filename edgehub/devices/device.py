@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from edgehub.devices.connection import DeviceLink
     from edgehub.devices.request_queue import DeviceRequestQueue
     from edgehub.devices.source import DeviceProfile, DeviceSource, SessionState, StoredDevice
+    from edgehub.lora.device import LorawanSession
 
 T = TypeVar("T")
 
@@ -312,6 +313,20 @@ class Device:
             return False
         self._saved_f_cnt = f_cnt
         return True
+
+    async def save_lora(self, lora: LorawanSession) -> None:
+        """Write keys and counters of a LoRaWAN session; inside its queue.
+
+        Raises:
+            DeviceError: They could not be written; nothing has changed.
+        """
+        assert self.stored is not None
+        session = replace(self.session, lora=lora)
+        if self.shared.source.needs_connection:
+            await self.connection.ensure_open()
+        await self.shared.source.save(self.device_id, session)
+        self.stored = replace(self.stored, session=session)
+        self._saved_f_cnt = session.f_cnt_up
 
     async def _refresh(self) -> bool:
         if self.stored is None or self.ownership is Ownership.LOSER:

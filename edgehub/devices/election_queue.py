@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from edgehub.devices.affinity.outcome import FrameOutcome, Handling
     from edgehub.devices.devices import Devices
-    from edgehub.devices.source import StoredDevice
 
     Settle = Callable[[int, Refusal | None], None]
     Submit = Callable[[Message, Settle, int], None]
@@ -139,12 +138,12 @@ class ElectionQueue:
 
         uplink = Uplink(
             address=message.device_id,
-            f_cnt=sequence,
             # A device that did not get its PUBACK sends again, and wants one.
             confirmed=True,
             station=STATION,
             key=f"{sequence}/{zlib.crc32(message.body)}",
-            fits=_fits,
+            # A client that may send on the device's topic is the device.
+            counter=lambda _stored: sequence,
         )
         self._note(await self._devices.data(uplink, handle), message)
 
@@ -173,10 +172,6 @@ def sequence_of(message: Message) -> int | None:
         return None
     sequence = int(text)
     return sequence if sequence <= _F_CNT_MAX else None
-
-
-def _fits(_stored: StoredDevice) -> bool:
-    return True  # a client that may send on the device's topic is the device
 
 
 def _marked(message: Message) -> Message:

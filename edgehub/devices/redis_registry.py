@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_device, write_profile, write_session
+from edgehub.devices.source import RADIO_ADDRESS
 from edgehub.redis_link.faults import RedisError
 from edgehub.redis_link.script import Script
 
@@ -48,7 +49,7 @@ class RedisRegistry:
         names = {name.decode("utf-8", "replace") for name in found} | (
             {address} if is_id else set()
         )
-        if not names and self._common is not None:
+        if not names and self._common is not None and not address.startswith(RADIO_ADDRESS):
             return (address,)
         return tuple(sorted(names))
 

@@ -22,6 +22,10 @@ GAP_MAX: Final = 16_384
 """LoRaWAN 1.0.2 section 4.3.1.5, MAX_FCNT_GAP."""
 
 
+RADIO_ADDRESS: Final = "/"
+"""With it the address of a radio device begins, so that it is no device id."""
+
+
 class Deduplication(StrEnum):
     """What happens to the copies of a message that several hubs receive."""
 
@@ -77,7 +81,8 @@ class SessionState:
     Attributes:
         session: Names the keys in use; another one with every join.
         generation: How many joins there were; each of them resets the counter.
-        address: DevAddr in use, "" = it has none; its frames are found by it.
+        address: DevAddr in use behind `RADIO_ADDRESS`, "" = it has none; its frames are found by
+            it.
         f_cnt_up: Last frame counter that was processed, 32 bits.
         dev_nonces: Nonces of earlier joins, the newest last.
         lora: Keys and further counters of a LoRaWAN device, None = it has no session.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_device, write_profile, write_session
-from edgehub.devices.source import SessionState, StoredDevice
+from edgehub.devices.source import RADIO_ADDRESS, SessionState, StoredDevice
 from edgehub.storage.state_file import StateError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class StateRegistry:
                 (address,),
             ).fetchall(),
         )
-        if not found and self._common is not None:
+        if not found and self._common is not None and not address.startswith(RADIO_ADDRESS):
             return (address,)
         return tuple(device_id for (device_id,) in found)
 

@@ -162,6 +162,21 @@ class DevicesPart(Part):
         """Whether numbered messages are elected."""
         return self._settings.affinity.coordinator != "off"
 
+    @property
+    def devices(self) -> Devices:
+        """Return the devices in memory, through whose queues heads process frames."""
+        return self._devices
+
+    async def is_lorawan_device(self, device_id: str) -> bool:
+        """Return whether a device is registered as a LoRaWAN device, or may be one.
+
+        Raises:
+            DeviceSourceError: The registry cannot be read now.
+        """
+        if self._registry is None:
+            return True  # its twin is read over its own connection, in its own turn
+        return (await self._registry.load(device_id)).profile.lora is not None
+
     async def open(self) -> None:
         """Read what other hubs have taken, before any device is heard and any session opened."""
         await self._state.add(SCRIPT)
@@ -192,7 +207,7 @@ class DevicesPart(Part):
     def _work(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         if self._probe is not None:
             yield "redis-writes", self._probe.run
-        if self.elects:
+        if self.elects or self._settings.lora.port is not None:
             yield "devices", self._devices.run
         if self._reader is not None:
             yield "notices", self._reader.run

@@ -18,6 +18,7 @@ from edgehub.hub.endpoint_factory import EndpointFactory
 from edgehub.hub.endpoints import EndpointsPart
 from edgehub.hub.entities import EntitiesPart
 from edgehub.hub.heads import HttpPart, MqttPart
+from edgehub.hub.lora import LoraPart
 from edgehub.hub.losses import LossesPart
 from edgehub.hub.queues import QueuesPart
 from edgehub.hub.reload import ReloadPart
@@ -150,6 +151,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         clock=clock,
         rng=rng,
     )
+    lora = LoraPart(settings, devices=devices, submit=router.submit, clock=clock)
     web = WebPart(
         settings.web,
         configuration.tokens,
@@ -173,6 +175,6 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     )
     return (
         (endpoints, devices, entities, queues, losses, control),
-        (mqtt, http, broker, web),
+        (mqtt, http, broker, lora, web),
         (routes, reload),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -204,6 +204,24 @@ def open_accept(key: bytes, encrypted: bytes) -> tuple[JoinAcceptFields, bytes]:
         raise FrameError("a join accept is one block or two")
     plain = encrypt(key, encrypted)
     return JoinAcceptFields.parse(plain[:-MIC_BYTES]), plain[-MIC_BYTES:]
+
+
+class JoinKeys(NamedTuple):
+    """Root keys of a device that joins, and the request that is answered; in 1.0 both are one."""
+
+    app_key: bytes
+    nwk_key: bytes
+    join_eui: int
+    dev_eui: int
+    dev_nonce: int
+
+
+def join_accept_mic(keys: JoinKeys, mhdr: int, fields: JoinAcceptFields) -> bytes:
+    """Return the MIC of an answer to a join request, as its OptNeg wants it."""
+    if not fields.opt_neg:
+        return accept_mic(keys.nwk_key, mhdr, fields.build())
+    prefix = opt_neg_prefix(keys.join_eui, keys.dev_nonce)
+    return accept_mic(js_int_key(keys.nwk_key, keys.dev_eui), mhdr, fields.build(), prefix=prefix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -270,6 +270,11 @@ class JoinAcceptFields:
     rx_delay: int = 0
     cf_list: bytes = b""
 
+    @property
+    def opt_neg(self) -> bool:
+        """Return whether the session is one of 1.1."""
+        return bool(self.dl_settings & 0x80)
+
     def build(self) -> bytes:
         """Return the bytes between MHDR and MIC, before encryption."""
         return b"".join(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.devices.source import GAP_MAX, Activation, SessionState
+from edgehub.devices.source import GAP_MAX, RADIO_ADDRESS, Activation, SessionState
 from edgehub.lora.device import (
     DeviceClass,
     DeviceDescription,
@@ -242,7 +242,7 @@ class LorawanDeviceOperations:
                 session = replace(
                     session,
                     session=secrets.token_hex(8),
-                    address=description.dev_addr,
+                    address=RADIO_ADDRESS + description.dev_addr,
                     f_cnt_up=description.f_cnt_up,
                     lora=description.session,
                 )
@@ -302,7 +302,7 @@ def _document_of(stored: StoredDevice) -> dict[str, Any]:
         "device_class": profile.lora.device_class.value,
         "activation": profile.activation.value,
         "join_eui": profile.lora.join_eui or None,
-        "dev_addr": session.address or None,
+        "dev_addr": session.address.removeprefix(RADIO_ADDRESS) or None,
         "joins": session.generation,
         "f_cnt_up": session.f_cnt_up,
         "f_cnt_down": 0 if session.lora is None else session.lora.f_cnt_down,

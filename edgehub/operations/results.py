@@ -685,6 +685,40 @@ class ImportedLorawanDevices(TypedDict):
     skipped: int
 
 
+class LorawanStationDocument(TypedDict):
+    """A LoRaWAN station.
+
+    Attributes:
+        for_s: Seconds since it connected, or since the connection ended.
+        address: Host and port of the peer, null = not connected.
+        version: Of its program, as it says; null = it has not connected since the start.
+        model: Likewise.
+        connects: Times it has connected since the start.
+        frames: Frames of devices that it has sent.
+        refused: Messages of it that were none.
+        loops: Copies left alone, because it repeated the same bytes without end.
+        downlinks: Answers that were handed to it.
+    """
+
+    station: str
+    connected: bool
+    for_s: float
+    address: str | None
+    version: str | None
+    model: str | None
+    connects: int
+    frames: int
+    refused: int
+    loops: int
+    downlinks: int
+
+
+class LorawanStationsDocument(TypedDict):
+    """The LoRaWAN stations that may connect."""
+
+    stations: list[LorawanStationDocument]
+
+
 # Sessions of MQTT clients.
 
 

@@ -13,6 +13,7 @@ from edgehub.settings.endpoints import (
 )
 from edgehub.settings.faults import SettingsError
 from edgehub.settings.loading import check_settings, find_hub, load_settings, read_document
+from edgehub.settings.lora import LoraSettings
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.model import (
     MESSAGE_BYTES_MAX,
@@ -43,6 +44,7 @@ __all__ = [
     "HttpSettings",
     "JournalSettings",
     "LogSettings",
+    "LoraSettings",
     "MapperSettings",
     "MqttEndpointSettings",
     "MqttSettings",

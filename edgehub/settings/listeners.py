@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.devices.identities import IdentityList
-    from edgehub.settings import HttpSettings, MqttSettings, Settings, WebSettings
+    from edgehub.settings import HttpSettings, LoraSettings, MqttSettings, Settings, WebSettings
 
 
 def listener_faults(settings: Settings) -> Iterator[ConfigError]:
@@ -28,6 +28,8 @@ def listener_faults(settings: Settings) -> Iterator[ConfigError]:
     yield from _tls_faults("mqtt", mqtt, mqtt.client_ca_file)
     if http.port is not None:
         yield from _tls_faults("http", http, None)
+    if settings.lora.port is not None:
+        yield from _lora_faults(settings.lora)
     if web.port is not None:
         yield from _web_faults(web)
     yield from _shared_ports(settings)
@@ -53,7 +55,9 @@ def sign_in_faults(settings: Settings, identities: IdentityList) -> Iterator[Con
 
 
 def _tls_faults(
-    section: str, listener: MqttSettings | HttpSettings | WebSettings, client_ca_file: Path | None
+    section: str,
+    listener: MqttSettings | HttpSettings | LoraSettings | WebSettings,
+    client_ca_file: Path | None,
 ) -> list[ConfigError]:
     if listener.certificate_file is None or listener.key_file is None:
         return []
@@ -82,6 +86,15 @@ def _web_faults(web: WebSettings) -> Iterator[ConfigError]:
     yield from _tls_faults("web", web, None)
 
 
+def _lora_faults(lora: LoraSettings) -> Iterator[ConfigError]:
+    if find_spec("cryptography") is None:
+        reason = "LoRaWAN needs cryptography, which this installation does not have"
+        yield ConfigError("lora.port", reason, f"{extra_hint('lora')}; or remove the port")
+    if not lora.stations:
+        yield ConfigError("lora.stations", "no station may connect", "name their ids")
+    yield from _tls_faults("lora", lora, lora.client_ca_file)
+
+
 def _shared_ports(settings: Settings) -> Iterator[ConfigError]:
     # Of two listeners on one address the second would only find out when the first is open.
     mqtt, http, web = settings.mqtt, settings.http, settings.web
@@ -92,6 +105,7 @@ def _shared_ports(settings: Settings) -> Iterator[ConfigError]:
         ("mqtt.ws_port", mqtt.host, mqtt.ws_port),
         ("mqtt.wss_port", mqtt.host, mqtt.wss_port),
         ("http.port", http.host, http.port),
+        ("lora.port", settings.lora.host, settings.lora.port),
         ("web.port", web.host, web.port),
     ):
         if not port:

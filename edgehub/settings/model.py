@@ -21,6 +21,7 @@ from edgehub.settings.endpoints import (
     MqttEndpointSettings,
     session_faults,
 )
+from edgehub.settings.lora import LoraSettings
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.redis import RedisSettings
 from edgehub.settings.routing_table import RoutingTableSettings, TenantName, TenantSettings
@@ -339,6 +340,9 @@ class Settings(BaseSettings):
     )
     broker: BrokerSettings | None = Field(
         default=None, description="An existing MQTT broker that the hub joins; absent = none."
+    )
+    lora: LoraSettings = Field(
+        default=LoraSettings(), description="LoRaWAN stations that connect to the hub."
     )
     entities: EntitySettings = Field(
         default=EntitySettings(),

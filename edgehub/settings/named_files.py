@@ -94,7 +94,7 @@ def exposed_files(settings: Settings) -> Iterator[str]:
 
 def listeners_with_files(settings: Settings) -> set[str]:
     """Return the sections of listeners that are on."""
-    ports = {"http": settings.http.port, "web": settings.web.port}
+    ports = {"http": settings.http.port, "lora": settings.lora.port, "web": settings.web.port}
     return {"mqtt", *(section for section, port in ports.items() if port is not None)}
 
 

@@ -52,6 +52,7 @@ class Figure:
 _MQTT: Final = (("head", "mqtt"),)
 _HTTP: Final = (("head", "http"),)
 _BROKER: Final = (("head", "broker"),)
+_LORA: Final = (("head", "lora"),)
 
 FIGURES: Final = (
     Figure("degraded", "1 while the store is not as it should be.", "degraded"),
@@ -60,6 +61,15 @@ FIGURES: Final = (
     Figure("head_connections", "Open connections.", "mqtt.connections", labels=_MQTT),
     Figure("head_connections", "", "http.connections", labels=_HTTP),
     Figure("head_clients", "Clients that have signed in.", "mqtt.clients", labels=_MQTT),
+    Figure("head_clients", "", "lora.connected", labels=_LORA),
+    Figure("lora_frames_total", "Frames that LoRaWAN stations have sent.", "lora.frames"),
+    Figure(
+        "lora_downlinks_total",
+        "Answers to LoRaWAN devices by the window they were handed over for; missed = none was "
+        "left, sent = the station reports that it sends.",
+        "lora.downlinks",
+        "window",
+    ),
     Figure("messages_received_total", "Messages taken.", "mqtt.received_total", labels=_MQTT),
     Figure("messages_received_total", "", "http.messages_total", labels=_HTTP),
     Figure("messages_received_total", "", "broker.received_total", labels=_BROKER),

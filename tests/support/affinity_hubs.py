@@ -170,17 +170,17 @@ def a_frame(
 ) -> Uplink:
     """Make a data frame."""
 
-    def fits(stored: StoredDevice) -> bool:
-        return (stored.profile.device_id, stored.session.session) == (device_id, session)
+    def counter(stored: StoredDevice) -> int | None:
+        fits = (stored.profile.device_id, stored.session.session) == (device_id, session)
+        return f_cnt if fits else None
 
     return Uplink(
         **{
             "address": device_id,
-            "f_cnt": f_cnt,
             "confirmed": False,
             "station": station,
             "key": f"{session}/{f_cnt}",
-            "fits": fits,
+            "counter": counter,
             **members,
         }
     )

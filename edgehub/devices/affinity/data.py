@@ -34,19 +34,22 @@ class Uplink:
 
     Attributes:
         address: DevAddr, or the id of another device.
-        f_cnt: Frame counter, 32 bits.
         confirmed: Whether the device wants an answer.
         station: Station of this hub that received it.
         key: What all copies of the frame have in common, and no other frame.
-        fits: Returns whether the frame is of a device as it is stored (its MIC).
+        counter: Returns its frame counter of 32 bits, None = it is not of the device as it is
+            stored (its MIC).
     """
 
     address: str
-    f_cnt: int
     confirmed: bool
     station: str
     key: str
-    fits: Callable[[StoredDevice], bool]
+    counter: Callable[[StoredDevice], int | None]
+
+    def fits(self, stored: StoredDevice) -> bool:
+        """Return whether it is of a device as it is stored."""
+        return self.counter(stored) is not None
 
 
 async def process_data(
@@ -69,9 +72,10 @@ async def process_data(
 
     async def run() -> FrameOutcome:
         has_waited = await device.ensure_loaded(uplink.fits) or waited
-        if device.stored is None or not uplink.fits(device.stored):
+        f_cnt = None if device.stored is None else uplink.counter(device.stored)
+        if f_cnt is None:
             return _refused(device, Result.REJECTED, Reason.NO_DEVICE_BY_MIC)
-        return await _DataRun(device, uplink, handle, copy).run(waited=has_waited)
+        return await _DataRun(device, uplink, f_cnt, handle, copy).run(waited=has_waited)
 
     try:
         outcome = await device.queue.run(RequestKind.DATA, run)
@@ -84,9 +88,12 @@ async def process_data(
 class _DataRun:
     """One frame while it is its device's turn."""
 
-    def __init__(self, device: Device, uplink: Uplink, handle: Handle, copy: Reception) -> None:
+    def __init__(
+        self, device: Device, uplink: Uplink, f_cnt: int, handle: Handle, copy: Reception
+    ) -> None:
         self._device = device
         self._uplink = uplink
+        self._f_cnt = f_cnt
         self._handle = handle
         self._copy = copy
         self._has_waited = False
@@ -131,7 +138,7 @@ class _DataRun:
         if self._copy is Reception.OTHER_STATION:
             return CounterCheck.REPEATED
         return check_counter(
-            uplink.f_cnt,
+            self._f_cnt,
             device.session.f_cnt_up,
             device.profile,
             confirmed=uplink.confirmed,
@@ -154,7 +161,7 @@ class _DataRun:
         ballot = ElectionRequest(
             device_id=device.device_id,
             hub_id=shared.hub_id,
-            f_cnt=self._uplink.f_cnt,
+            f_cnt=self._f_cnt,
             generation=device.session.generation,
             restarted=check is CounterCheck.RESTARTED,
         )
@@ -194,7 +201,7 @@ class _DataRun:
         )
 
     async def _process(self, check: CounterCheck, handling: Handling, *, regained: bool) -> bool:
-        device, f_cnt = self._device, self._uplink.f_cnt
+        device, f_cnt = self._device, self._f_cnt
         session = device.session.session
         async with device.connection.activity():
             if regained:

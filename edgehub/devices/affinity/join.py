@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-DEV_NONCES_MAX = 64
+DEV_NONCES_MAX = 1024
 """Nonces remembered per device, the oldest leaves."""
 
 
@@ -51,6 +51,14 @@ Accept = Callable[["StoredDevice"], Awaitable["SessionState | None"]]
 """Checks the MIC and makes a session, name and address; None = the MIC is wrong."""
 
 
+def is_used(dev_nonce: int, stored: StoredDevice) -> bool:
+    """Return whether a device may not join with a nonce any more: an old request played back."""
+    profile, used = stored.profile.lora, stored.session.dev_nonces
+    if profile is not None and profile.mac_version.counts_nonces:
+        return bool(used) and dev_nonce <= max(used)
+    return dev_nonce in used
+
+
 async def process_join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
     """Process a join request in the device's queue.
 
@@ -71,7 +79,7 @@ async def _join(device: Device, request: JoinRequest, accept: Accept) -> FrameOu
     shared = device.shared
     claim = JoinClaim(device_id=device.device_id, hub_id=shared.hub_id, key=request.key)
     if not await device.ask(shared.coordinator.claim_join(claim)):
-        if device.stored is None or request.dev_nonce not in device.session.dev_nonces:
+        if device.stored is None or not is_used(request.dev_nonce, device.stored):
             device.forget()  # another hub answered it
         return _outcome(device, Result.DROPPED, Reason.DEV_NONCE_USED)
     outcome = None
@@ -92,9 +100,9 @@ async def _answer(
         await device.load()  # also where it is in memory: another hub may have answered it since
         if device.profile.gateway_id not in (None, shared.hub_id):
             return _outcome(device, Result.REJECTED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
-        if request.dev_nonce in device.session.dev_nonces:
-            return _outcome(device, Result.REJECTED, Reason.DEV_NONCE_USED)
         assert device.stored is not None
+        if is_used(request.dev_nonce, device.stored):
+            return _outcome(device, Result.REJECTED, Reason.DEV_NONCE_USED)
         session = await accept(device.stored)
         if session is None:
             return _outcome(device, Result.REJECTED, Reason.JOIN_MIC_FAILED)

@@ -200,8 +200,9 @@ class _Run:
     async def _uplink(self, event: Event, gateway: Gateway) -> FrameOutcome:
         members, session = event.members, self._sessions.get(event.device, "")
 
-        def fits(stored: StoredDevice) -> bool:
-            return (stored.profile.device_id, stored.session.session) == (event.device, session)
+        def counter(stored: StoredDevice) -> int | None:
+            fits = (stored.profile.device_id, stored.session.session) == (event.device, session)
+            return int(members["f_cnt"]) if fits else None
 
         async def handle(handling: Handling) -> None:
             if handling.upstream:
@@ -211,11 +212,10 @@ class _Run:
 
         uplink = Uplink(
             address=self._network.address_of(event.device),
-            f_cnt=members["f_cnt"],
             confirmed=members["confirmed"],
             station=members["station"],
             key=f"{session}/{members['f_cnt']}/{members['mic']}",
-            fits=fits,
+            counter=counter,
         )
         return await gateway.devices.data(uplink, handle)
 

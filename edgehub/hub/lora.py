@@ -1,0 +1,113 @@
+"""The LoRaWAN head as a part of the hub.
+
+Owns the head. Invariant: a hub without `lora.port` has none, and loads no cryptography for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from edgehub.hub.heads import HeadPart
+from edgehub.lora.regions import REGIONS, FixedRegion
+from edgehub.operations import results
+from edgehub.operations.operation import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.heads.head import Submit
+    from edgehub.heads.lora.head import LoraHead
+    from edgehub.hub.devices import DevicesPart
+    from edgehub.lora.regions import Region
+    from edgehub.settings import LoraSettings, Settings
+    from edgehub.settings.configuration import Configuration
+
+
+class LoraPart(HeadPart):
+    """The head of LoRaWAN stations, loaded only where the settings have a port for it.
+
+    Args:
+        settings: The hub's.
+        devices: Elections, registry and queues of devices.
+        submit: Stores messages.
+        clock: For all timers.
+    """
+
+    name = "lora"
+    head: LoraHead | None
+
+    def __init__(
+        self, settings: Settings, *, devices: DevicesPart, submit: Submit, clock: Clock
+    ) -> None:
+        self.head = None
+        if settings.lora.port is None:
+            return
+        from edgehub.heads.lora.head import LoraHead  # noqa: PLC0415 - loaded by hubs with stations only
+
+        self.head = LoraHead(
+            settings.lora,
+            _region_of(settings.lora),
+            devices=devices.devices,
+            is_registered=devices.is_lorawan_device,
+            submit=submit,
+            clock=clock,
+        )
+
+    async def check(self, configuration: Configuration) -> None:
+        """Read certificate and token again; connections made from now on get them."""
+        del configuration
+        if self.head is not None:
+            await self.head.reload()
+
+    def status(self) -> dict[str, Any]:
+        """Return the head's figures."""
+        return {"lora": None if self.head is None else asdict(self.head.statistics())}
+
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+        """List stations that are not connected, or that repeat frames without end."""
+        del shown
+        if self.head is None:
+            return []
+        documents = [self.head.stations.document(each) for each in self.head.stations.all()]
+        found = [
+            f"station {each['station']} is not connected"
+            for each in documents
+            if not each["connected"]
+        ]
+        found += [
+            f"station {each['station']} repeats frames without end: check its packet forwarder"
+            for each in documents
+            if each["loops"]
+        ]
+        return found
+
+    def operations(self) -> Sequence[Operation]:
+        """Return the operations on stations."""
+        return (
+            Operation(
+                name="lora station list",
+                about="List LoRaWAN stations that may connect.",
+                handler=self._list,
+                result=results.LorawanStationsDocument,
+            ),
+        )
+
+    def ports(self) -> dict[str, int | None]:
+        """Return the port, None = there is none."""
+        head = self.head
+        return {"lora_port": head.addresses[0][1] if head is not None and head.addresses else None}
+
+    async def _list(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        stations = None if self.head is None else self.head.stations
+        return {
+            "stations": [] if stations is None else list(map(stations.document, stations.all()))
+        }
+
+
+def _region_of(settings: LoraSettings) -> Region:
+    region = REGIONS[settings.region]
+    if isinstance(region, FixedRegion):
+        return replace(region, sub_band=settings.sub_band)
+    return region

@@ -1,0 +1,1 @@
+"""Simulated LoRaWAN stations and devices, over the protocol of real ones."""

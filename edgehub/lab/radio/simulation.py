@@ -1,0 +1,272 @@
+"""Many simulated LoRaWAN devices behind a few stations, against running hubs.
+
+Owns the devices and what became of their frames. Keys follow from a seed, so that the same devices
+can be registered first. Invariant: a confirmed frame is repeated until it is acknowledged, as often
+as devices do; every frame is counted once, by how it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgehub.clock import SystemClock
+from edgehub.lab.radio.device import ReceivedDownlink, SimulatedLorawanDevice
+from edgehub.lab.radio.station import SimulatedStation
+from edgehub.lora.frames import FrameError
+from edgehub.lora.identifiers import dashed_eui, eui_text
+from edgehub.lora.regions import RX2_AFTER_S
+
+if TYPE_CHECKING:
+    import random
+    import ssl
+    from collections.abc import Mapping, Sequence
+
+    from edgehub.clock import Clock
+
+DEV_EUI_FIRST: Final = 0xFEED_0000_0000_0000
+TRIES_MAX: Final = 8
+ANSWER_TIMEOUT_S: Final = 8.0
+_LEAD_S: Final = 0.02
+"""What Basics Station needs before a window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RadioOptions:
+    """What is simulated.
+
+    Attributes:
+        hubs: Address of the hub of each station, `ws://host:port`.
+        stations: Their ids.
+        devices: How many there are.
+        seed: Of their keys.
+        seconds: How long data are sent.
+        joins_per_s: Joins begun.
+        uplinks_per_s: Frames of all devices.
+        confirmed: Share of frames that want an acknowledgement.
+        shared: Share of frames that a second station hears.
+        token: What stations send as `Authorization`, None = nothing.
+    """
+
+    hubs: Sequence[str]
+    stations: Sequence[int]
+    devices: int
+    seed: str = ""
+    seconds: float = 60.0
+    joins_per_s: float = 3.0
+    uplinks_per_s: float = 5.0
+    confirmed: float = 0.1
+    shared: float = 0.05
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RadioResult:
+    """What became of it.
+
+    Attributes:
+        joined: Devices that have joined.
+        uplinks: Frames sent, repetitions apart.
+        confirmed: Those of them that wanted an acknowledgement.
+        acknowledged: Those of these that got it.
+        repetitions: Times that frames and joins were sent again.
+        windows: Answers by the window they came in time for; `late` = for none.
+        refused: Answers that were none for their device.
+    """
+
+    joined: int
+    uplinks: int
+    confirmed: int
+    acknowledged: int
+    repetitions: int
+    windows: dict[str, int]
+    refused: int
+
+
+def simulated_devices(count: int, seed: str) -> list[tuple[int, bytes]]:
+    """Return DevEUI and AppKey of each device."""
+    return [
+        (
+            DEV_EUI_FIRST + number,
+            hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=16).digest(),
+        )
+        for number in range(count)
+    ]
+
+
+def device_table(count: int, seed: str) -> str:
+    """Return the devices as CSV, to be registered."""
+    rows = [
+        f"{eui_text(eui)},simulated-{eui & 0xFFFF},{key.hex()}"
+        for eui, key in simulated_devices(count, seed)
+    ]
+    return "\n".join(["dev_eui,name,app_key", *rows, ""])
+
+
+class RadioSimulation:
+    """One run; see the module.
+
+    Args:
+        options: What is simulated.
+        rng: Chooses devices and stations.
+        clock: For all timers.
+        tls: For `wss`.
+    """
+
+    def __init__(
+        self,
+        options: RadioOptions,
+        rng: random.Random,
+        *,
+        clock: Clock | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._options = options
+        self._rng = rng
+        self._clock = clock or SystemClock()
+        self._tls = tls
+        self._devices = [
+            SimulatedLorawanDevice(eui, key)
+            for eui, key in simulated_devices(options.devices, options.seed)
+        ]
+        self._by_name = {dashed_eui(device.dev_eui): device for device in self._devices}
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._counts: Counter[str] = Counter()
+        self._windows: Counter[str] = Counter()
+
+    async def run(self) -> RadioResult:
+        """Connect, join, send, and return what became of it.
+
+        Raises:
+            StationRefusedError: A hub refuses a station.
+        """
+        options = self._options
+        headers = None if options.token is None else {"Authorization": options.token}
+        async with contextlib.AsyncExitStack() as stack:
+            stations = [
+                await stack.enter_async_context(
+                    SimulatedStation(
+                        hub, station, clock=self._clock, tls=self._tls, headers=headers
+                    )
+                )
+                for hub, station in zip(options.hubs, options.stations, strict=True)
+            ]
+            async with asyncio.TaskGroup() as readers:
+                tasks = [readers.create_task(self._read(station)) for station in stations]
+                await self._join_all(stations)
+                await self._send_all(stations)
+                for task in tasks:
+                    task.cancel()
+        return RadioResult(
+            joined=self._counts["joined"],
+            uplinks=self._counts["uplinks"],
+            confirmed=self._counts["confirmed"],
+            acknowledged=self._counts["acknowledged"],
+            repetitions=self._counts["repetitions"],
+            windows=dict(self._windows),
+            refused=self._counts["refused"],
+        )
+
+    async def _join_all(self, stations: Sequence[SimulatedStation]) -> None:
+        async with asyncio.TaskGroup() as joins:
+            for device in self._devices:
+                joins.create_task(self._join(device, stations))
+                await self._clock.sleep(1 / self._options.joins_per_s)
+
+    async def _send_all(self, stations: Sequence[SimulatedStation]) -> None:
+        ready = [device for device in self._devices if device.has_session]
+        busy: set[int] = set()
+
+        async def send(device: SimulatedLorawanDevice) -> None:
+            try:
+                await self._uplink(device, stations)
+            finally:
+                busy.discard(device.dev_eui)
+
+        end = self._clock.monotonic() + self._options.seconds
+        async with asyncio.TaskGroup() as sends:
+            while ready and self._clock.monotonic() < end:
+                device = self._rng.choice(ready)
+                # A device waits for its windows before it sends again.
+                if device.dev_eui not in busy:
+                    busy.add(device.dev_eui)
+                    sends.create_task(send(device))
+                await self._clock.sleep(1 / self._options.uplinks_per_s)
+
+    async def _join(
+        self, device: SimulatedLorawanDevice, stations: Sequence[SimulatedStation]
+    ) -> None:
+        for number in range(TRIES_MAX):
+            self._counts["repetitions"] += number > 0
+            if await self._exchange(device, device.join_request(), stations):
+                self._counts["joined"] += 1
+                return
+
+    async def _uplink(
+        self, device: SimulatedLorawanDevice, stations: Sequence[SimulatedStation]
+    ) -> None:
+        confirmed = self._rng.random() < self._options.confirmed
+        frame = device.uplink(self._rng.randbytes(12), confirmed=confirmed)
+        self._counts["uplinks"] += 1
+        if not confirmed:
+            for station in self._heard_by(stations):
+                await station.hear(frame)
+            return
+        self._counts["confirmed"] += 1
+        for number in range(TRIES_MAX):
+            self._counts["repetitions"] += number > 0
+            if await self._exchange(device, frame, stations):
+                self._counts["acknowledged"] += 1
+                return
+
+    async def _exchange(
+        self,
+        device: SimulatedLorawanDevice,
+        frame: bytes,
+        stations: Sequence[SimulatedStation],
+    ) -> bool:
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[device.dev_eui] = answered
+        for station in self._heard_by(stations):
+            await station.hear(frame, rssi=self._rng.uniform(-110, -40))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await answered
+        except TimeoutError:
+            return False
+        finally:
+            del self._waiting[device.dev_eui]
+        return True
+
+    def _heard_by(self, stations: Sequence[SimulatedStation]) -> list[SimulatedStation]:
+        count = 2 if len(stations) > 1 and self._rng.random() < self._options.shared else 1
+        return self._rng.sample(stations, count)
+
+    async def _read(self, station: SimulatedStation) -> None:
+        while True:
+            message = await station.downlinks.get()
+            window = _window(message, station.xtime())
+            self._windows[window] += 1
+            device = self._by_name.get(message["DevEui"])
+            if device is None or window == "late":
+                continue
+            try:
+                received = device.receive(bytes.fromhex(message["pdu"]))
+            except FrameError:
+                self._counts["refused"] += 1
+                continue
+            waiting = self._waiting.get(device.dev_eui)
+            is_answer = not isinstance(received, ReceivedDownlink) or received.frame.ack
+            if waiting is not None and not waiting.done() and is_answer:
+                waiting.set_result(None)
+
+
+def _window(message: Mapping[str, int], xtime: int) -> str:
+    left_s = (message["xtime"] - xtime) / 1e6 + message["RxDelay"] - _LEAD_S
+    if left_s >= 0 and "RX1DR" in message:
+        return "rx1"
+    return "rx2" if left_s + RX2_AFTER_S >= 0 and "RX2DR" in message else "late"

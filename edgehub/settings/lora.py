@@ -1,0 +1,86 @@
+"""`[lora]`: LoRaWAN stations that connect to the hub.
+
+Owns that section of the model; calls nothing of the hub.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from edgehub.lora.identifiers import eui_text, parse_station_id
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
+from edgehub.settings.values import Host, OptionalFile, Section, Whole
+
+RegionName = Literal["EU868", "US915", "AU915", "AS923-1"]
+NET_ID_MAX: Final = 2**24 - 1
+
+
+def _station(text: str) -> str:
+    return eui_text(parse_station_id(text))
+
+
+StationId = Annotated[str, AfterValidator(_station)]
+
+
+class LoraSettings(Section):
+    """`[lora]`: LoRaWAN stations (Basics Station) and how their devices are answered."""
+
+    host: Host = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Whole | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="Absent = no stations; 0 = any free port.",
+        examples=[8887],
+    )
+    certificate_file: ServerCertificateFile = None
+    key_file: ServerKeyFile = None
+    client_ca_file: OptionalFile = Field(
+        default=None,
+        description="Stations show a certificate of one of these authorities, and its common name "
+        "is the station's id.",
+        examples=["/etc/edgehub/stations-ca.pem"],
+    )
+    region: RegionName = Field(default="EU868", description="Regional plan of the stations.")
+    sub_band: Whole = Field(
+        default=2, ge=1, le=8, description="Which eight channels they hear in US915 or AU915."
+    )
+    net_id: Whole = Field(
+        default=0,
+        ge=0,
+        le=NET_ID_MAX,
+        description="NetID of addresses that devices get; 0 and 1 are for private networks.",
+    )
+    rx_delay_s: Whole = Field(
+        default=1,
+        ge=1,
+        le=15,
+        description="Seconds from a frame to the first window of its answer, for devices that join "
+        "from now on.",
+    )
+    join_resend: bool = Field(
+        default=False,
+        description="Answer a join request again that has been answered, until data come from the "
+        "device; else its nonce is refused as used.",
+    )
+    stations: tuple[StationId, ...] = Field(
+        default=(),
+        description="Ids of the stations that may connect; no others may.",
+        examples=[["B827EBFFFE123456"]],
+    )
+    token_file: OptionalFile = Field(
+        default=None,
+        description="File with what stations have to send as the header `Authorization`.",
+        examples=["/etc/edgehub/station-token"],
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> LoraSettings:
+        fault = certificate_fault(self)
+        if not fault and self.client_ca_file is not None and self.certificate_file is None:
+            fault = "client_ca_file without certificate_file"
+        if fault:
+            raise ValueError(fault)
+        return self
