@@ -17,6 +17,7 @@ PROJECT := $(PIP) install --quiet --no-deps --no-build-isolation -e .
 RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 REPORT := $(VENV)/.report-installed
+AZURE := $(VENV)/.azure/.installed
 
 # Hundreds of processes are started by the tests: each compiling every module anew takes them a second.
 export PYTHONDONTWRITEBYTECODE :=
@@ -41,10 +42,10 @@ analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-file
 	@find analytics -name __pycache__ -prune -exec rm -r {} +
 	@$(BIN)/python -m zipfile -c dist/analytics.zip analytics
 
-test: $(DEVELOPMENT) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
+test: $(DEVELOPMENT) $(AZURE) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
 	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(STAGES) $(ARGS)
 
-soak: $(DEVELOPMENT) debian java machines ## Run scaled and long tests in full size: about two hours
+soak: $(DEVELOPMENT) $(AZURE) debian java machines ## Run scaled and long tests in full size: about two hours
 	EDGEHUB_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadgroup -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
 
 check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
@@ -82,6 +83,7 @@ lock: | $(VENV)/.lock/bin/uv ## Write constraints.txt and the locks; ARGS="--upg
 	$(HASHED) --extra lora --extra redis --extra web --extra zstd -o deploy/hub.lock
 	$(HASHED) --extra java --extra spark -o deploy/report.lock
 	$(LOCK) --generate-hashes --constraint constraints.txt --group build -o deploy/build.lock
+	$(LOCK) --generate-hashes --group azure $(ARGS) -o tests/azure.lock
 
 debian:
 	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev faketime:faketime redis-server:redis-server \
@@ -111,6 +113,12 @@ $(DEVELOPMENT): pyproject.toml deploy/build.lock requirements.lock | $(BIN)/pyth
 	$(INSTALL) -r requirements.lock
 	$(PROJECT)
 	@touch $(RUNTIME) $(REPORT) $@
+
+# The SDK of Azure, whose clients tests let in; it cannot share an environment with ours.
+$(AZURE): tests/azure.lock | $(BIN)/python
+	$(BIN)/python -m venv --clear $(VENV)/.azure
+	$(VENV)/.azure/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r tests/azure.lock
+	@touch $@
 
 $(REPORT): pyproject.toml deploy/build.lock deploy/report.lock | $(BIN)/python
 	$(INSTALL) -r deploy/build.lock
