@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.support.devices import Key
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-KILLS = 200 if SOAK else 20
+KILLS = 200 if SOAK else 10
 ACKNOWLEDGED = 40_000 if SOAK else 400
 DEVICES = 5
 IN_FLIGHT_MAX = 500

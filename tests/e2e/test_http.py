@@ -34,13 +34,14 @@ def make_hub(make_daemon: Callable[..., Daemon]) -> Iterator[MakeDaemon]:
         options: str = "",
         routes: dict[str, object] | None = None,
         top: str = "",
+        rate: int = 1,
     ) -> tuple[Daemon, HttpDevice]:
         section = f'[upstream]\ntype = "http"\nurl = "http://127.0.0.1:{upstream}/in"\n{options}'
         port = free_port()
         extra = f"{section if upstream else ''}\n[http]\nport = {port}\n"
         if routes is not None:
             top += '\nmanifest = "m.json"'
-        daemon = make_daemon(extra=extra, top=top)
+        daemon = make_daemon(extra=extra, top=top, rate=rate)
         if routes is not None:
             document = {
                 "schemaVersion": "1.1",
@@ -183,7 +184,9 @@ def test_a_row_that_is_refused_for_now(make_hub: MakeDaemon, order: str) -> None
     }
     other = {"strict": "skip", "skip": "strict"}[order]
     with HttpCollector(judge) as peer:
-        daemon, device = make_hub(upstream=peer.port, options=f'order = "{other}"', routes=routes)
+        daemon, device = make_hub(
+            upstream=peer.port, options=f'order = "{other}"', routes=routes, rate=4
+        )
         bodies = [str(number) for number in range(5, 21)]
         assert device.post("press-1", batch_of(bodies[:10]), headers=BATCH_HEADERS)[0] == 204
         assert peer.wait_for(lambda: refused >= 2, 10)

@@ -110,6 +110,7 @@ def serve(number: int) -> None:
     """Fork hubs as they are asked for, until the other end is closed."""
     import edgehub.cli.run  # noqa: PLC0415 - loaded here and not in the test's process
     import edgehub.hub.hub  # noqa: F401, PLC0415 - likewise
+    import tests.support.fast_clock  # noqa: F401, PLC0415 - likewise
 
     # Monitors are waited for by nobody.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -147,9 +148,12 @@ def _monitor(
 
 def _run(arguments: list[str], cwd: str, env: dict[str, str]) -> NoReturn:
     from edgehub.cli.main import main  # noqa: PLC0415 - see `serve`
+    from tests.support import fast_clock  # noqa: PLC0415 - likewise
 
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if (rate := os.environ.pop(fast_clock.VARIABLE, None)) is not None:
+        fast_clock.run_at(float(rate))
     main(arguments)
     sys.exit()

@@ -389,6 +389,8 @@ async def test_a_clock_that_jumps_years_ahead_costs_few_dates(tmp_path: Path) ->
             for _ in range(61):
                 await clock.advance(60)
                 await it.hub.stored(1, a_result(P0))
+            # A machine that is busy may be late with the clean-up of that hour.
+            await it.hub.until(lambda: it.journal.statistics().dropped_not_exported > 0, tick_s=1)
             clock.step_wall(-20 * 365 * DAY_S * 1000)
             await it.hub.stored(1, a_result(P0))
             await it.hub.until(lambda: it.feed.bytes_waiting == 0, tick_s=1)
