@@ -10,6 +10,7 @@ removed ones are closed; a route that cannot be built changes nothing. One task 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -20,7 +21,7 @@ from edgehub.errors import EdgeHubError
 from edgehub.routes.table import RouteTable, TableEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from edgehub.errors import ManifestFault
     from edgehub.message import EndpointId
@@ -94,17 +95,17 @@ class LiveRoute:
     Attributes:
         content: Its content.
         slot: Its place in the table.
-        keys: Its keys; never empty between two changes.
+        names: Names of its keys, sorted; never empty between two changes.
     """
 
     content: RouteContent
     slot: int
-    keys: frozenset[RouteKey]
+    names: tuple[str, ...]
 
-    def entry(self, keys: Iterable[RouteKey]) -> TableEntry:
-        """Return its entry in the table under some keys."""
-        names = tuple(sorted(key.name for key in keys))
-        return TableEntry(tenant=self.content.tenant.label, spec=self.content.spec, names=names)
+    def entry(self, names: Sequence[str]) -> TableEntry:
+        """Return its entry in the table under some names."""
+        tenant = self.content.tenant.label
+        return TableEntry(tenant=tenant, spec=self.content.spec, names=tuple(names))
 
 
 class LiveRoutes:
@@ -162,10 +163,13 @@ class LiveRoutes:
         live = self._by_hash.get(content_hash)
         return None if live is None else live.content
 
-    def keys_of(self, content_hash: str) -> frozenset[RouteKey]:
-        """Return all keys that share a live route."""
-        live = self._by_hash.get(content_hash)
-        return frozenset() if live is None else live.keys
+    def sharing(self, key: RouteKey, limit: int) -> tuple[str, ...]:
+        """Return the first ids, sorted, of others that share the live route of a key."""
+        live = self._by_hash.get(self._by_key.get(key, ""))
+        names = () if live is None else live.names[: limit + 1]
+        # All are of one tenant, with which each name begins, unless it is the default one.
+        own, start = key.name, len(key.name) - len(key.id)
+        return tuple(name[start:] for name in names if name != own)[:limit]
 
     async def change(
         self, wanted: Mapping[RouteKey, RouteContent | None], *, head: Manifest | None = None
@@ -224,27 +228,27 @@ class LiveRoutes:
         self._sources[source] += 1
         slot = self._free.pop() if self._free else self._slots
         self._slots = max(self._slots, slot + 1)
-        self._by_hash[content.hash] = LiveRoute(content=content, slot=slot, keys=frozenset())
+        self._by_hash[content.hash] = LiveRoute(content=content, slot=slot, names=())
         self._touched.add(content.hash)
 
     async def _switch(self, moves: Mapping[RouteKey, RouteContent | None]) -> None:
         """Move keys to their live routes, and put the table of that in force."""
-        after = self._keys_after(moves)
+        after = self._names_after(moves)
         changes: dict[int, TableEntry | None] = {}
-        for content_hash, keys in after.items():
+        for content_hash, names in after.items():
             live = self._by_hash[content_hash]
-            changes[live.slot] = live.entry(keys) if keys else None
+            changes[live.slot] = live.entry(names) if names else None
         table = self.table.derive(changes, self._head)
         for _ in table.cold_code():
             # A piece takes some milliseconds; messages are handled in between.
             await asyncio.sleep(0)
         # No await from here on: neither a reader nor a cancellation meets half of the change.
         started: list[RouteContent] = []
-        for content_hash, keys in after.items():
+        for content_hash, names in after.items():
             live = self._by_hash[content_hash]
-            if keys and not live.keys:
+            if names and not live.names:
                 started.append(live.content)
-            live.keys = frozenset(keys)
+            live.names = tuple(names)
             self._touched.add(content_hash)
         for key, content in moves.items():
             if content is None:
@@ -259,28 +263,27 @@ class LiveRoutes:
             log.debug("routes.live_started", hash=content.hash, source=source)
             self._host.started(content)
 
-    def _keys_after(
-        self, moves: Mapping[RouteKey, RouteContent | None]
-    ) -> dict[str, set[RouteKey]]:
-        """Return the keys that each live route concerned will have."""
-        after: dict[str, set[RouteKey]] = {}
+    def _names_after(self, moves: Mapping[RouteKey, RouteContent | None]) -> dict[str, list[str]]:
+        """Return the names that each live route concerned will have, sorted."""
+        after: dict[str, list[str]] = {}
 
-        def of(content_hash: str) -> set[RouteKey]:
+        def of(content_hash: str) -> list[str]:
             if content_hash not in after:
-                after[content_hash] = set(self._by_hash[content_hash].keys)
+                after[content_hash] = list(self._by_hash[content_hash].names)
             return after[content_hash]
 
         for key, content in moves.items():
-            before = self._by_key.get(key)
-            if before is not None:
-                of(before).discard(key)
+            # Kept in order: thousands of names may share a route, and most changes are of one.
+            if (before := self._by_key.get(key)) is not None:
+                names = of(before)
+                del names[bisect_left(names, key.name)]
             if content is not None:
-                of(content.hash).add(key)
+                insort(of(content.hash), key.name)
         return after
 
     def _close_unused(self) -> None:
         """Close live routes without keys."""
-        unused = [self._by_hash[each] for each in self._touched if not self._by_hash[each].keys]
+        unused = [self._by_hash[each] for each in self._touched if not self._by_hash[each].names]
         self._touched.clear()
         for live in unused:
             content = live.content

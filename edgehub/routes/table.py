@@ -195,19 +195,21 @@ class RouteTable:
     def _take(self, changes: Mapping[int, TableEntry | None]) -> None:
         """Change entries and their names."""
         self._recompile(changes)
-        for slot in changes:
-            before = self._entries.get(slot)
+        added: list[tuple[int, set[str]]] = []
+        for slot, entry in changes.items():
+            before = self._entries.pop(slot, None)
+            old = set() if before is None else set(before.names)
+            new = set() if entry is None else set(entry.names)
             if before is not None:
                 self._uses[before.spec.route.sink.endpoint_id] -= 1
-            for name in () if before is None else before.names:
-                self._slots.pop(name, None)
-        for slot, entry in changes.items():
-            if entry is None:
-                self._entries.pop(slot, None)
-            else:
+            if entry is not None:
                 self._entries[slot] = entry
                 self._uses[entry.spec.route.sink.endpoint_id] += 1
-                self._slots |= dict.fromkeys(entry.names, slot)
+            for name in old - new:
+                del self._slots[name]
+            added.append((slot, new - old))
+        for slot, names in added:  # also names that another entry had before
+            self._slots |= dict.fromkeys(names, slot)
 
     def _recompile(self, changes: Mapping[int, TableEntry | None]) -> None:
         """Change those groups whose code will differ."""

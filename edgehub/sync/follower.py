@@ -8,12 +8,14 @@ there; a table that was created again, or is another server's, is read whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.errors import first_of
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.storage import Position, Row
 
@@ -134,12 +136,13 @@ class Follower:
 
     async def _step(self) -> None:
         """Compare positions, then wait for the log."""
+        before = self.position  # a write of this hub moves it while the storage answers
         now = await self._storage.position()
         if self.away_since is not None:
             away_s = self._clock.monotonic() - self.away_since
             log.info("sync.storage_found", away_s=round(away_s, 3))
             self.away_since, self.away_reason = None, ""
-        if not self.reloads_total or not now.continues(self.position):
+        if not self.reloads_total or not now.continues(before):
             await self._reload(now)
         elif now.revision > self.position.revision:
             self._take(await self._peek())
@@ -159,9 +162,12 @@ class Follower:
 
     def _take(self, entries: Sequence[LogEntry]) -> bool:
         """Process entries of the log; True = some are missing."""
-        gap = False
+        self._note(entries, self.position.epoch)
+        return self._advance(entries)
+
+    def _note(self, entries: Sequence[LogEntry], epoch: int) -> None:
+        """Schedule the rows that entries name; those of another table than `epoch` do not count."""
         keys: list[RouteKey] = []
-        position = self.position
         for entry in entries:
             self.notices_total += 1
             if entry.epoch:
@@ -171,9 +177,16 @@ class Follower:
                 log.warning("sync.notice_malformed", epoch=entry.epoch, revision=entry.revision)
             elif entry.instance == self._instance and entry.session in self._own:
                 del self._own[entry.session]
-            elif entry.epoch in {0, position.epoch}:
+            elif entry.epoch in {0, epoch}:
                 # Rows of another table count only once this one is known to be lost.
                 keys.append(entry.key)
+        self._reconciler.look(keys)
+
+    def _advance(self, entries: Sequence[LogEntry]) -> bool:
+        """Move the position along entries; True = some are missing."""
+        gap = False
+        position = self.position
+        for entry in entries:
             if entry.epoch == position.epoch and entry.revision == position.revision + 1:
                 position = replace(position, revision=entry.revision)
                 gap = gap or entry.key is None
@@ -181,17 +194,22 @@ class Follower:
                 gap = True
         if gap and self.position.epoch:
             self.gaps_total += 1
-        self._reconciler.look(keys)
         self.position = position
         self._reconciler.seen(position)
         return gap
 
     async def _reload(self, now: Position) -> None:
-        """Read all rows, and schedule those that have changed."""
-        known = self._reconciler.rows
+        """Read all rows, and schedule those that have changed.
+
+        That takes a while, during which notices are applied as they come: the log is followed
+        from the position on at which the reading began.
+        """
         now = await self._whole(now)
+        if now.epoch:
+            self._cursor = now
+        heard: list[LogEntry] = []
+        found, changed = await self._differing(now.epoch, heard)
         self.reloads_total += 1
-        found, changed = await differing_rows(self._storage, known, partial(asyncio.sleep, 0))
         if self.position.epoch:
             log.info(
                 "sync.table_read",
@@ -203,11 +221,31 @@ class Follower:
         self._rebuild.heard(self.position, now)
         self._reconciler.look(changed)
         self.position = now
-        if now.epoch:
-            self._cursor = now
-        self._reconciler.seen(now)
+        self._advance(heard)
         self._reloaded.set()
         await asyncio.sleep(0)
+
+    async def _differing(self, epoch: int, heard: list[LogEntry]) -> tuple[int, set[RouteKey]]:
+        """Return what `differing_rows` finds; apply and collect notices meanwhile."""
+        pause = partial(asyncio.sleep, 0)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                hearing = tasks.create_task(self._hear(epoch, heard), name="table[notices]")
+                found = await differing_rows(self._storage, self._reconciler.rows, pause)
+                hearing.cancel()
+        except ExceptionGroup as errors:
+            raise first_of(errors) from errors
+        return found
+
+    async def _hear(self, epoch: int, heard: list[LogEntry]) -> None:
+        """Apply notices until cancelled, and collect them."""
+        # Without the log they are found by the position, once the table is read.
+        with contextlib.suppress(StorageUnavailableError):
+            while True:
+                entries = await self._storage.follow(self._cursor, self._check_s)
+                heard += entries
+                self._note(entries, epoch)
+                await self._reconciler.step()
 
     async def _whole(self, now: Position) -> Position:
         """See that the table has what it had, and give where it stands then."""

@@ -102,7 +102,7 @@ class Queries:
             state=RouteState.RUNNING if runs else RouteState.PENDING,
             reason=None,
             live_hash=self._live.hash_of(key),
-            shared_with=self._sharing(key),
+            shared_with=self._live.sharing(key, LISTED_MAX),
         )
 
     def _view(
@@ -133,12 +133,5 @@ class Queries:
             state=state,
             reason=None if failure is None else failure.reason,
             live_hash=live_hash,
-            shared_with=self._sharing(key),
+            shared_with=self._live.sharing(key, LISTED_MAX),
         )
-
-    def _sharing(self, key: RouteKey) -> tuple[str, ...]:
-        live_hash = self._live.hash_of(key)
-        if live_hash is None:
-            return ()
-        others = (other.id for other in self._live.keys_of(live_hash) if other != key)
-        return tuple(sorted(others)[:LISTED_MAX])

@@ -113,7 +113,7 @@ class Reconciler:
         self._work = asyncio.Event()
         self._waiters: list[asyncio.Future[None]] = []
         self._changing = asyncio.Lock()
-        self._stepping = False
+        self._stepping = asyncio.Lock()
 
     def look(self, keys: Iterable[RouteKey]) -> None:
         """Have rows looked at."""
@@ -127,7 +127,7 @@ class Reconciler:
     @property
     def busy(self) -> bool:
         """Whether rows wait to be looked at, or are being looked at."""
-        return bool(self._dirty) or self._work.is_set() or self._stepping
+        return bool(self._dirty) or self._work.is_set() or self._stepping.locked()
 
     def seen(self, position: Position) -> None:
         """Hear that all keys changed up to here have been handed to `look`."""
@@ -183,20 +183,17 @@ class Reconciler:
         """Look at rows whenever asked, until cancelled."""
         while True:
             await self._work.wait()
-            self._work.clear()
             if not await self.step():
                 await self._clock.sleep(AWAY_S)
                 self._work.set()
 
     async def step(self) -> bool:
         """Look at what is to be looked at; False = the storage did not answer, it stays to do."""
-        self._stepping = True
-        try:
+        async with self._stepping:
             return await self._step()
-        finally:
-            self._stepping = False
 
     async def _step(self) -> bool:
+        self._work.clear()
         keys, self._dirty = self._dirty, set()
         self._looking = keys
         waiters, self._waiters = self._waiters, []
@@ -210,9 +207,11 @@ class Reconciler:
                 await self._check_gone(rows)
                 await self.take(rows)
                 keys.difference_update(page)
-        except StorageUnavailableError:
+        except (StorageUnavailableError, asyncio.CancelledError) as error:
             self._dirty |= keys
             self._waiters += waiters
+            if isinstance(error, asyncio.CancelledError):
+                raise
             return False
         self.applied = seen
         for waiter in waiters:

@@ -13,7 +13,8 @@ from tests.support.route_sync_steps import Scenario
 CASES = "route_sync_scenarios.json"
 FOLDER = Path(os.environ.get("EDGEHUB_CASES") or Path(__file__).parent / "data")
 
-pytestmark = pytest.mark.integration
+# Scenarios of scale write thousands of routes one by one.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

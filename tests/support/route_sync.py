@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CHECK_S = 0.5
 SETTLE_S = 4.0
+REACH_S = 0.25
 HOME = "t1"
 
 
@@ -36,16 +37,25 @@ class KilledError(Exception):
     """The instance was killed in the middle of a write."""
 
 
-class Channel:
-    """The way of notices to one hub: entries of the real log, delivered as a scenario wants."""
+class Surroundings:
+    """What a scenario does to one hub from outside; it outlives the hub's process.
 
-    def __init__(self, storage: RedisStorage) -> None:
-        self._storage = storage
-        self.cursor = Position()
-        self.inbox: list[Any] = []
-        self.held: list[Any] = []
-        self.arrived = asyncio.Event()
-        self.delivered = 0
+    Attributes:
+        faults: Kinds of storage calls that fail.
+        broken: Hashes whose routes cannot be built.
+        gate: Holds up reads of the whole table, None = nothing does.
+        lose: Notices that are lost.
+        doubles: Copies of the next notice.
+        manual: Notices wait until they are delivered by hand.
+        down: The channel is down for all hubs.
+        cut: It is for this one.
+        stalled: The hub handles no notice.
+    """
+
+    def __init__(self) -> None:
+        self.faults: set[str] = set()
+        self.broken: set[str] = set()
+        self.gate: asyncio.Event | None = None
         self.lose = 0
         self.doubles = 0
         self.manual = False
@@ -53,10 +63,24 @@ class Channel:
         self.cut = False
         self.stalled = False
 
+
+class Channel:
+    """The way of notices to one hub: entries of the real log, delivered as a scenario wants."""
+
+    def __init__(self, storage: RedisStorage, around: Surroundings) -> None:
+        self._storage = storage
+        self._around = around
+        self.cursor = Position()
+        self.inbox: list[Any] = []
+        self.held: list[Any] = []
+        self.arrived = asyncio.Event()
+        self.delivered = 0
+        self._read = asyncio.Event()
+
     @property
     def broken(self) -> bool:
         """Whether notices get nowhere."""
-        return self.down or self.cut
+        return self._around.down or self._around.cut
 
     async def run(self) -> None:
         """Read the log and deliver, until cancelled."""
@@ -69,17 +93,30 @@ class Channel:
             for entry in entries:
                 self.cursor = Position(epoch=entry.epoch, revision=entry.revision)
                 self.take(entry)
+            self._read.set()
+
+    async def reach(self, position: Position) -> None:
+        """Wait until entries up to a position have been taken; a log that lacks them has a gap."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REACH_S):
+                while not self.has_reached(position):
+                    self._read.clear()
+                    await self._read.wait()
+
+    def has_reached(self, position: Position) -> bool:
+        """Return whether entries up to a position have been taken."""
+        return (self.cursor.epoch, self.cursor.revision) >= (position.epoch, position.revision)
 
     def take(self, entry) -> None:
         """Let one notice come, as the scenario wants."""
         if self.broken:
             return
-        if self.lose:
-            self.lose -= 1
+        if self._around.lose:
+            self._around.lose -= 1
             return
-        copies = [entry] * (1 + self.doubles)
-        self.doubles = 0
-        if self.manual:
+        copies = [entry] * (1 + self._around.doubles)
+        self._around.doubles = 0
+        if self._around.manual:
             self.held += copies
         else:
             self.hand_over(copies)
@@ -93,14 +130,14 @@ class Channel:
         """Return what has arrived; what the hub calls in the place of the storage's log."""
         if self.broken:
             raise StorageUnavailableError("the channel is down")
-        if not self.inbox or self.stalled:
+        if not self.inbox or self._around.stalled:
             self.arrived.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self.arrived.wait()
         if self.broken:
             raise StorageUnavailableError("the channel is down")
-        if self.stalled:
+        if self._around.stalled:
             return []
         taken, self.inbox = self.inbox, []
         self.delivered += len(taken)
@@ -109,18 +146,19 @@ class Channel:
     @property
     def idle(self) -> bool:
         """Whether the hub has taken all that it may."""
-        return not self.inbox or self.stalled or self.broken
+        return not self.inbox or self._around.stalled or self.broken
 
 
 class HarnessStorage(RedisStorage):
     """A storage whose log goes through a channel, and that can be made to fail."""
 
-    def __init__(self, link: RedisLink, *, prefix: str, instance: str) -> None:
+    def __init__(
+        self, link: RedisLink, *, prefix: str, instance: str, around: Surroundings
+    ) -> None:
         super().__init__(link, prefix=prefix, instance=instance)
-        self.channel = Channel(RedisStorage(link, prefix=prefix, instance=instance))
-        self.faults: set[str] = set()
+        self.channel = Channel(RedisStorage(link, prefix=prefix, instance=instance), around)
         self.crash = ""
-        self.gate: asyncio.Event | None = None
+        self._around = around
 
     async def follow(self, after, wait_s):
         """Return what the channel lets through."""
@@ -128,9 +166,11 @@ class HarnessStorage(RedisStorage):
         return await self.channel.follow(wait_s)
 
     async def position(self):
-        """See `TableStorage`; may be made to fail."""
+        """Return the position, once the channel has what led to it; may be made to fail."""
         self._may("read")
-        return await super().position()
+        position = await super().position()
+        await self.channel.reach(position)
+        return position
 
     async def read(self, keys):
         """See `TableStorage`; may be made to fail."""
@@ -138,17 +178,17 @@ class HarnessStorage(RedisStorage):
         return await super().read(keys)
 
     async def digest(self):
-        """See `TableStorage`; may be made to fail."""
+        """See `TableStorage`; may be made to fail, or held up."""
         self._may("read")
-        return await super().digest()
+        digest = await super().digest()
+        await self._held_up()
+        return digest
 
     async def scan(self):
         """See `TableStorage`; may be made to fail, or held up."""
         self._may("read")
         pages = [page async for page in super().scan()]
-        gate, self.gate = self.gate, None
-        if gate is not None:
-            await gate.wait()
+        await self._held_up()
         for page in pages:
             yield page
 
@@ -165,19 +205,35 @@ class HarnessStorage(RedisStorage):
         return result
 
     def _may(self, kind: str) -> None:
-        if kind in self.faults or "all" in self.faults:
+        if {kind, "all"} & self._around.faults:
             raise StorageUnavailableError(f"{kind} is made to fail")
+
+    async def _held_up(self) -> None:
+        if self._around.gate is not None:
+            await self._around.gate.wait()
 
 
 class Instance:
-    """One hub: its table, storage, channel and host."""
+    """One hub: its table, storage, channel and host.
 
-    def __init__(self, world: World, name: str) -> None:
+    Args:
+        world: Where it is.
+        name: The hub.
+        before: The same hub before it was started again.
+    """
+
+    def __init__(self, world: World, name: str, before: Instance | None = None) -> None:
         self.world = world
         self.name = name
+        self.around = Surroundings() if before is None else before.around
         self.host = CountingHost()
+        self.host.broken = self.around.broken
+        if before is not None:
+            self.host.starts, self.host.stops = before.host.starts, before.host.stops
         self.link = RedisLink(RedisOptions(url=world.url))
-        self.storage = HarnessStorage(self.link, prefix=world.prefix, instance=name)
+        self.storage = HarnessStorage(
+            self.link, prefix=world.prefix, instance=name, around=self.around
+        )
         self.table = make_table(
             self.storage,
             name,
@@ -188,25 +244,28 @@ class Instance:
         )
         self.tasks: list[asyncio.Task[Any]] = []
         self.up = False
+        self.serves = False
+        """Whether it has loaded its table, before which nobody can ask it anything."""
 
     async def start(self) -> None:
         """Open and run."""
         self.storage.channel.cursor = await self.world.control.position()
+        self.up = True
         self._spawn(self.storage.channel.run())
         await self.table.open()
-        self.up = True
+        self.serves = True
         self._spawn(self.table.run())
 
     async def stop(self) -> None:
         """End in order."""
-        self.up = False
+        self.up = self.serves = False
         await self._cancel()
         await self.table.close()
         await self.link.close()
 
     async def kill(self) -> None:
         """End at once."""
-        self.up = False
+        self.up = self.serves = False
         await self._cancel()
         await self.link.close()
 
@@ -256,8 +315,8 @@ class World:
         self.control: RedisStorage
         self.instances: dict[str, Instance] = {}
         self.acks: list[tuple[str, str]] = []
-        self.starting: list[asyncio.Task[Any]] = []
-        self.gates: dict[str, asyncio.Event] = {}
+        self.background: list[asyncio.Task[Any]] = []
+        """Steps that a gate holds up, or that a scenario does not wait for."""
 
     # Words of the file.
 
@@ -265,13 +324,14 @@ class World:
         """Return a tenant by the file's word."""
         return self.tenants.get(name, Tenant("nobody", "nobody"))
 
-    def key(self, label: str) -> RouteKey:
-        """Return the key of an id of the file."""
-        tenant, _, name = label.rpartition("/")
-        tenant = self.tenant(tenant or HOME)
+    def key(self, label: str, tenant: str = HOME) -> RouteKey:
+        """Return the key of an id of the file; one that names no tenant is of the one given."""
+        named, _, name = label.rpartition("/")
+        tenant = named or tenant
         if name.startswith("@"):
-            name = self.hash(name[1:])
-        return RouteKey(tenant, name)
+            config, _, of = name[1:].partition("@")
+            name = self.hash(f"{config}@{of or tenant}")
+        return RouteKey(self.tenant(tenant), name)
 
     def hash(self, label: str) -> str:
         """Return the hash of a label."""
@@ -332,7 +392,7 @@ class World:
     def state(self, instance: Instance) -> dict[str, Any]:
         """Describe a hub in the file's words."""
         labels = self.labels
-        ids = instance.table.live.ids() if instance.up or not instance.tasks else {}
+        ids = instance.table.live.ids() if instance.up else {}
         refs = Counter(ids.values())
         running = instance.host.running if instance.up else set()
         return {
@@ -355,7 +415,8 @@ class World:
         found = {}
         rows.pop(DEFAULTS, None)
         for key, row in rows.items():
-            label = labels.get(row.hash, "?") if hasattr(row, "hash") else "RAW"
+            # Which tenant it is of stands in the id.
+            label = labels.get(row.hash, "?").partition("@")[0] if hasattr(row, "hash") else "RAW"
             off = hasattr(row, "enabled") and not row.enabled
             found[self.id_label(key)] = f"{label}_off" if off else label
         return found

@@ -22,6 +22,10 @@ from tests.support.route_sync import HOME, SETTLE_S, Instance, KilledError, Worl
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from edgehub.routes.tenant import RouteKey
+
+CALLS_AT_ONCE = 50
+
 
 class Scenario:
     """Carries out the steps of one scenario and collects what is not as expected."""
@@ -55,14 +59,22 @@ class Scenario:
         return self.differences
 
     async def step(self, number: int, step: dict[str, Any]) -> None:
-        """Carry out one step and compare."""
+        """Carry out one step, or begin it where the next one does not wait for it, and compare."""
         where = f"step {number} ({step['op']})"
+        work = self.carry_out(step, where)
+        if step.get("async"):
+            self.world.background.append(self.world.group.create_task(work))
+        else:
+            await work
+        await self.settle(step.get("within_s", SETTLE_S), step, where)
+
+    async def carry_out(self, step: dict[str, Any], where: str) -> None:
+        """Carry out one step and compare its result."""
         outcome = await getattr(self, f"_op_{step['op']}")(step)
         if "result" in step and outcome not in _accepted(step["result"]):
             self.differences.append(f"{where}: result {outcome}, want {step['result']}")
         if "repaired" in step and outcome != [step["repaired"]] * len(outcome):
             self.differences.append(f"{where}: repaired {outcome}, want {step['repaired']}")
-        await self.settle(step.get("within_s", SETTLE_S), step, where)
 
     async def settle(self, within_s: float, step: dict[str, Any], where: str) -> None:
         """Wait until everything that is on its way has arrived, then compare."""
@@ -72,8 +84,7 @@ class Scenario:
         position = await world.control.position()
 
         def arrived(instance: Instance) -> bool:
-            seen = instance.storage.channel.cursor
-            return (seen.epoch, seen.revision) >= (position.epoch, position.revision)
+            return instance.storage.channel.has_reached(position)
 
         def quiet() -> bool:
             up = [each for each in world.instances.values() if each.up]
@@ -131,6 +142,7 @@ class Scenario:
     async def end(self) -> None:
         """Compare with what the scenario expects at its end."""
         expect, world = self.world.scenario["expect"], self.world
+        await self.finish()
         if "one_of" in expect:
             worlds = [await self.judge(each) for each in expect["one_of"]]
             if all(worlds):
@@ -196,17 +208,32 @@ class Scenario:
 
     # Steps.
 
-    def on(self, step: dict[str, Any]) -> list[Instance]:
-        """Return the hubs of a step."""
-        names = step.get("on", "all")
-        if names == "all":
-            return [each for each in self.world.instances.values() if each.up]
+    async def finish(self) -> None:
+        """Wait for the steps that run in the background."""
+        while self.world.background:
+            await self.world.background.pop()
+
+    def named(self, step: dict[str, Any]) -> list[Instance]:
+        """Return the hubs of a step, also those that do not run; all if it names none."""
+        names = step.get("to", step.get("on", "all"))
+        names = list(self.world.instances) if names == "all" else names
         names = [names] if isinstance(names, str) else names
         return [self.world.instances[name] for name in names]
 
+    def key(self, step: dict[str, Any]) -> RouteKey:
+        """Return the key of the route that a step is about."""
+        return self.world.key(step["id"], step.get("tenant", HOME))
+
+    def on(self, step: dict[str, Any]) -> list[Instance]:
+        """Return the hubs of a step; all that can be asked if it names none."""
+        named = self.named(step)
+        if step.get("on", "all") == "all":
+            return [each for each in named if each.serves]
+        return named
+
     async def _op_add(self, step: dict[str, Any]) -> str:
         (instance,) = self.on(step)
-        key = self.world.key(step["id"]) if "id" in step else None
+        key = self.key(step) if "id" in step else None
         tenant = self.world.tenant(step.get("tenant", HOME)) if key is None else key.tenant
         body = self.world.body(step["config"])
         if "body_id" in step:
@@ -225,7 +252,7 @@ class Scenario:
 
     async def _op_remove(self, step: dict[str, Any]) -> str:
         (instance,) = self.on(step)
-        key = self.world.key(step["id"])
+        key = self.key(step)
         instance.storage.crash = step.get("crash", "")
         return await self.outcome(
             instance, lambda: instance.table.delete(key.id, tenant=key.tenant), step
@@ -262,20 +289,41 @@ class Scenario:
             self.differences.append(f"acks: {failed & by} both failed and applied")
 
     async def _op_sync(self, step: dict[str, Any]) -> list[int]:
-        return [(await each.table.drift()).repaired for each in self.on(step)]
+        if any(each.around.gate for each in self.on(step)):
+            self.world.background.append(self.world.group.create_task(self.sync(step)))
+            return []
+        return await self.sync(step)
+
+    async def sync(self, step: dict[str, Any]) -> list[int]:
+        """Have hubs compare and repair; return how many ids each has changed."""
+        repaired = []
+        for instance in self.on(step):
+            try:
+                repaired.append((await instance.table.drift()).repaired)
+            except StorageUnavailableError:
+                repaired.append(0)
+            self.judge_ready(step, instance)
+        return repaired
+
+    def judge_ready(self, step: dict[str, Any], instance: Instance) -> None:
+        """Compare whether a hub is ready, if the step expects that."""
+        ready, reason = instance.table.ready
+        if step.get("ready", ready) != ready:
+            self.differences.append(f"{step['op']}: {instance.name} ready is {ready}: {reason}")
 
     async def _op_settle(self, step: dict[str, Any]) -> None:
         del step
 
     async def _op_bus(self, step: dict[str, Any]) -> None:
         for instance in self.world.instances.values():
-            channel = instance.storage.channel
-            channel.manual = step["mode"] == "manual"
-            channel.down = step["mode"] == "down"
-            channel.arrived.set()
+            instance.around.manual = step["mode"] == "manual"
+            instance.around.down = step["mode"] == "down"
+            instance.storage.channel.arrived.set()
+        if step["mode"] in {"auto", "up"}:
+            await self._op_deliver({"order": "fifo"})
 
     async def _op_deliver(self, step: dict[str, Any]) -> None:
-        for instance in self.world.instances.values():
+        for instance in self.named(step):
             channel = instance.storage.channel
             held, channel.held = channel.held, []
             if step["order"] == "lifo":
@@ -283,25 +331,25 @@ class Scenario:
             channel.hand_over(held[:1] if step["order"] == "first_only" else held)
 
     async def _op_lose(self, step: dict[str, Any]) -> None:
-        for name in step["to"]:
-            self.world.instances[name].storage.channel.lose = step["next"]
+        for instance in self.named(step):
+            instance.around.lose = step["next"]
 
     async def _op_duplicate(self, step: dict[str, Any]) -> None:
-        for name in step["to"]:
-            self.world.instances[name].storage.channel.doubles = step["times"]
+        for instance in self.named(step):
+            instance.around.doubles = step["times"]
 
     async def _op_partition(self, step: dict[str, Any]) -> None:
-        for instance in self.on(step):
-            instance.storage.channel.cut = step["state"] == "on"
+        for instance in self.named(step):
+            instance.around.cut = step["state"] == "on"
             instance.storage.channel.arrived.set()
 
     async def _op_stall(self, step: dict[str, Any]) -> None:
-        for instance in self.on(step):
-            instance.storage.channel.stalled = step["state"] == "on"
+        for instance in self.named(step):
+            instance.around.stalled = step["state"] == "on"
             instance.storage.channel.arrived.set()
 
     async def _op_store_put(self, step: dict[str, Any]) -> None:
-        key = self.world.key(step["id"])
+        key = self.key(step)
         content = read_body(self.world.body(step["config"]), key.tenant).content
         base = f"{{{self.world.prefix}:routes}}"
         raw = f"999999 {content.hash} 1 api 1 1"
@@ -311,49 +359,48 @@ class Scenario:
     async def _op_store_put_raw(self, step: dict[str, Any]) -> None:
         rows = f"{{{self.world.prefix}:routes}}:rows"
         raw = step.get("raw", step.get("text", "rubbish"))
-        self.world.server.command("HSET", rows, str(self.world.key(step["id"])), raw)
+        self.world.server.command("HSET", rows, str(self.key(step)), raw)
 
     async def _op_store_delete(self, step: dict[str, Any]) -> None:
         rows = f"{{{self.world.prefix}:routes}}:rows"
-        self.world.server.command("HDEL", rows, str(self.world.key(step["id"])))
+        self.world.server.command("HDEL", rows, str(self.key(step)))
 
     async def _op_store_clear(self, step: dict[str, Any]) -> None:
         del step
         self.world.server.command("DEL", f"{{{self.world.prefix}:routes}}:rows")
 
     async def _op_store_fault(self, step: dict[str, Any]) -> None:
-        for instance in self.on(step):
+        for instance in self.named(step):
             if step["state"] == "on":
-                instance.storage.faults.add(step["what"])
+                instance.around.faults.add(step["what"])
             else:
-                instance.storage.faults.discard(step["what"])
+                instance.around.faults.discard(step["what"])
 
     async def _op_plugin_fault(self, step: dict[str, Any]) -> None:
-        for instance in self.on(step):
+        for instance in self.named(step):
             each = self.world.hash(step["config"])
             if step["state"] == "on":
-                instance.host.broken.add(each)
+                instance.around.broken.add(each)
             else:
-                instance.host.broken.discard(each)
+                instance.around.broken.discard(each)
 
     async def _op_drift(self, step: dict[str, Any]) -> None:
         (instance,) = self.on(step)
-        key = self.world.key(step["id"])
+        key = self.key(step)
         content = None
         if step["kind"] != "missing":
             content = read_body(self.world.body(step["config"]), key.tenant).content
         await instance.table.live.change({key: content})
 
     async def _op_gate_full_read(self, step: dict[str, Any]) -> None:
-        (name,) = [step["on"]]
-        if step["state"] == "hold":
-            self.world.gates[name] = asyncio.Event()
-            self.world.instances[name].storage.gate = self.world.gates[name]
-            return
-        self.world.gates.pop(name).set()
-        for task in self.world.starting:
-            await task
-        self.world.starting.clear()
+        for instance in self.named(step):
+            if step["state"] == "hold":
+                instance.around.gate = asyncio.Event()
+            elif instance.around.gate is not None:
+                instance.around.gate.set()
+                instance.around.gate = None
+        if step["state"] != "hold":
+            await self.finish()
 
     async def _op_kill(self, step: dict[str, Any]) -> None:
         for instance in self.on(step):
@@ -364,25 +411,20 @@ class Scenario:
             await instance.stop()
 
     async def _op_start(self, step: dict[str, Any]) -> None:
-        name = step["on"]
-        instance = Instance(self.world, name)
-        instance.host.starts = self.world.instances[name].host.starts
-        instance.host.stops = self.world.instances[name].host.stops
-        self.world.instances[name] = instance
-        gate = self.world.gates.get(name)
-        if gate is None:
-            await instance.start()
-            if "ready" in step and instance.table.ready[0] != step["ready"]:
-                self.differences.append(f"start: ready is {instance.table.ready}")
-            return
-        instance.storage.gate = gate
-        self.world.starting.append(self.world.group.create_task(instance.start()))
-        await asyncio.sleep(0.1)
+        for before in self.named(step):
+            instance = Instance(self.world, before.name, before)
+            self.world.instances[before.name] = instance
+            if instance.around.gate is None:
+                await instance.start()
+            else:
+                self.world.background.append(self.world.group.create_task(instance.start()))
+                await asyncio.sleep(0.1)
+            self.judge_ready(step, instance)
 
     async def _op_inject_event(self, step: dict[str, Any]) -> None:
         event = step["event"]
         fields = [
-            *(b"key", f"{self.world.tenant(HOME)}/{event['id']}".encode()),
+            *(b"key", f"{self.world.tenant(event.get('tenant', HOME))}/{event['id']}".encode()),
             *(b"instance", event.get("instance", "").encode()),
             *(b"session", event.get("session", "").encode()),
             *(b"kind", event["cmd"].encode(), b"item", event.get("item", "route").encode()),
@@ -396,8 +438,8 @@ class Scenario:
 
     def inject(self, step: dict[str, Any], entry) -> None:
         """Have a notice arrive."""
-        for name in step["to"]:
-            self.world.instances[name].storage.channel.hand_over([entry])
+        for instance in self.named(step):
+            instance.storage.channel.hand_over([entry])
 
     async def _op_inject_ack(self, step: dict[str, Any]) -> None:
         event = step["event"]
@@ -413,12 +455,19 @@ class Scenario:
             self.world.server.command("HSET", reports, "rubbish", raw)
 
     async def _op_bulk_add(self, step: dict[str, Any]) -> None:
-        for number in range(step["count"]):
-            await self._op_add({**step, "id": f"{step['prefix']}{number}"})
+        await self.bulk("add", step)
 
     async def _op_bulk_remove(self, step: dict[str, Any]) -> None:
-        for number in range(step["count"]):
-            await self._op_remove({**step, "id": f"{step['prefix']}{number}"})
+        await self.bulk("remove", step)
+
+    async def bulk(self, op: str, step: dict[str, Any]) -> None:
+        """Make the calls of a bulk step, some at once."""
+        ids = [f"{step['prefix']}{number}" for number in range(step["count"])]
+        for start in range(0, len(ids), CALLS_AT_ONCE):
+            async with asyncio.TaskGroup() as group:
+                for each in ids[start : start + CALLS_AT_ONCE]:
+                    call = {**step, "op": op, "id": each}
+                    group.create_task(self.carry_out(call, f"{step['op']} {each}"))
 
     async def _op_log_trim(self, step: dict[str, Any]) -> None:
         log = f"{{{self.world.prefix}:routes}}:log"
@@ -432,7 +481,7 @@ class Scenario:
     async def _op_parallel(self, step: dict[str, Any]) -> None:
         async with asyncio.TaskGroup() as group:
             for each in step["ops"]:
-                group.create_task(getattr(self, f"_op_{each['op']}")(each))
+                group.create_task(self.carry_out(each, f"parallel {each['op']}"))
 
     async def _op_advance(self, step: dict[str, Any]) -> None:
         # The hub's own timer for the comparison is 5 minutes; what it does is the comparison.

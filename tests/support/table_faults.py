@@ -95,7 +95,7 @@ class History:
 
     def any_hub(self) -> Instance:
         """Return one that runs."""
-        return self.rng.choice([each for each in self.world.instances.values() if each.up])
+        return self.rng.choice([each for each in self.world.instances.values() if each.serves])
 
     async def write(self) -> None:
         """Have a hub change a route, without waiting for it."""
@@ -125,15 +125,15 @@ class History:
 
     async def lose(self) -> None:
         """Lose the next notices to a hub."""
-        self.any_hub().storage.channel.lose += self.rng.randrange(1, 4)
+        self.any_hub().around.lose += self.rng.randrange(1, 4)
 
     async def double(self) -> None:
         """Deliver the next notice three times."""
-        self.any_hub().storage.channel.doubles = 2
+        self.any_hub().around.doubles = 2
 
     async def hold(self) -> None:
         """Hold back notices to a hub from now on."""
-        self.any_hub().storage.channel.manual = True
+        self.any_hub().around.manual = True
 
     async def shuffle(self) -> None:
         """Hand over some of what is held back, in another order."""
@@ -144,19 +144,19 @@ class History:
 
     async def stall(self) -> None:
         """Have a hub stop or go on reading notices."""
-        channel = self.any_hub().storage.channel
-        channel.stalled = not channel.stalled
-        channel.arrived.set()
+        hub = self.any_hub()
+        hub.around.stalled = not hub.around.stalled
+        hub.storage.channel.arrived.set()
 
     async def cut_channel(self) -> None:
         """Cut or mend the way of notices to a hub."""
-        channel = self.any_hub().storage.channel
-        channel.cut = not channel.cut
-        channel.arrived.set()
+        hub = self.any_hub()
+        hub.around.cut = not hub.around.cut
+        hub.storage.channel.arrived.set()
 
     async def fail_reads(self) -> None:
         """Have reads of a hub fail, or not any more."""
-        self.any_hub().storage.faults ^= {"read"}
+        self.any_hub().around.faults ^= {"read"}
 
     async def cut_connections(self) -> None:
         """Close all connections to the server."""
@@ -171,7 +171,7 @@ class History:
         await self._come_up(fresh)
 
     async def _come_up(self, hub: Instance) -> None:
-        while not hub.up:
+        while not hub.serves:
             try:
                 await hub.start()
             except StorageUnavailableError:
@@ -205,10 +205,10 @@ class History:
     async def heal(self) -> None:
         """End every fault; what is under way ends as it likes."""
         for instance in self.world.instances.values():
-            instance.storage.faults.clear()
-            channel = instance.storage.channel
-            channel.lose = channel.doubles = 0
-            channel.manual = channel.stalled = channel.cut = False
+            around, channel = instance.around, instance.storage.channel
+            around.faults.clear()
+            around.lose = around.doubles = 0
+            around.manual = around.stalled = around.cut = False
             channel.held.clear()
             channel.arrived.set()
         if self.writes:

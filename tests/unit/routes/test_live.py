@@ -72,8 +72,9 @@ def check(live: LiveRoutes, host: CountingHost, expected) -> None:
     references = Counter(each.hash for each in expected.values())
     assert host.running == set(references)
     assert live.live_count == len(references)
-    for each, count in references.items():
-        assert len(live.keys_of(each)) == count
+    for key, each in live.ids().items():
+        others = {k.id for k, h in live.ids().items() if h == each and k != key}
+        assert live.sharing(key, len(expected)) == tuple(sorted(others))
     needed = {f"source:{c.tenant.label}{c.spec.route.source}" for c in expected.values()}
     needed |= {f"endpoint:{c.spec.route.sink.endpoint_id}" for c in expected.values()}
     assert host.open == needed
