@@ -2,8 +2,9 @@
 
 Owns the handshake and the frames. To the event loop it is the protocol of a TCP connection, and to
 the protocol above it is that one's transport: a stream of bytes in binary messages, or one text a
-call. Invariants: nothing reaches the protocol above before the handshake is done; what is kept of a
-peer that has not ended its message is bounded; pings are answered here.
+call. Invariants: nothing reaches the protocol above before the handshake is done, nor while it has
+paused reading; what is kept of a peer that has not ended its message is bounded; pings are answered
+here; frames are parsed in slices, as a read may hold tens of thousands of them.
 
 Source: RFC 6455.
 """
@@ -31,6 +32,10 @@ CLOSE_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 16 * 1024
 """Longest request with its headers; larger ones are closed without an answer."""
 
+SLICE_S: Final = 0.002
+"""Longest time for the frames of one peer at once."""
+
+_PIECE_BYTES: Final = 1024
 _DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 
 
@@ -42,6 +47,8 @@ class WebSocketOptions:
         check: Returns status and text of a refusal, None = the request is accepted.
         refused: Called with the peer's address and the reason of a handshake that failed.
         message_bytes_max: Largest text; of a stream the largest frame.
+        first_bytes_max: Largest frame until the protocol above has written, as strangers need not
+            have the process keep more, None = as later.
         subprotocols: One of these is agreed on, empty = none is needed.
         is_text: Whether `data_received` and `write` carry one text each, in UTF-8. Otherwise they
             carry a stream of bytes, whose pieces need not be those of the peer.
@@ -50,13 +57,9 @@ class WebSocketOptions:
     check: Callable[[Request], tuple[HTTPStatus, str] | None]
     refused: Callable[[str, str], None]
     message_bytes_max: int
+    first_bytes_max: int | None = None
     subprotocols: tuple[Subprotocol, ...] = ()
     is_text: bool = False
-
-    @property
-    def size_limits(self) -> tuple[int | None, int]:
-        """Largest message and largest frame; a stream is one message of any length."""
-        return (self.message_bytes_max if self.is_text else None), self.message_bytes_max
 
 
 class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
@@ -74,14 +77,21 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
     __slots__ = (
         "_abort_timer",
         "_above",
+        "_at",
         "_clock",
+        "_has_written",
         "_head_bytes",
+        "_is_lost",
+        "_is_paused",
+        "_loss",
+        "_next_slice",
         "_options",
         "_parts",
         "_path",
         "_protocol",
         "_refusal",
         "_transport",
+        "_unread",
     )
 
     def __init__(self, above: asyncio.Protocol, options: WebSocketOptions, clock: Clock) -> None:
@@ -91,13 +101,25 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         self._clock = clock
         # Runs once the last frame was sent; what comes after that is discarded.
         self._abort_timer: TimerHandle | None = None
+        # A stream is one message of any length.
+        text_bytes_max = options.message_bytes_max if options.is_text else None
         self._protocol = ServerProtocol(
-            subprotocols=options.subprotocols or None, max_size=options.size_limits
+            subprotocols=options.subprotocols or None,
+            max_size=(text_bytes_max, options.first_bytes_max or options.message_bytes_max),
         )
+        self._has_written = False
         self._head_bytes = 0
         # Of a text that has not ended.
         self._parts: list[bytes] = []
         self._path = self._refusal = ""
+        # Bytes that wait for the next slice, from `_at` on.
+        self._unread = b""
+        self._at = 0
+        self._next_slice: asyncio.Handle | None = None
+        # Whether the protocol above has paused reading.
+        self._is_paused = False
+        self._is_lost = False
+        self._loss: Exception | None = None
 
     # The protocol of the TCP connection.
 
@@ -108,34 +130,19 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what frames carry; the request comes first."""
-        protocol = self._protocol
-        if self._abort_timer is not None:
-            return
-        if protocol.state is State.CONNECTING:
-            self._head_bytes += len(data)
-        protocol.receive_data(data)
-        received: list[bytes] = []
-        for event in protocol.events_received():
-            if isinstance(event, Request):
-                self._accept(event)
-            elif isinstance(event, Frame) and event.opcode in _DATA:
-                self._take(event, received)
-        if protocol.state is State.CONNECTING:
-            self._check_handshake()
-        for each in received if self._options.is_text else [b"".join(received)]:
-            if each:
-                self._above.data_received(each)
-        self._flush()
-
-    def eof_received(self) -> None:
-        """Close the connection, as the peer ended it."""
-        self._protocol.receive_eof()
+        if self._abort_timer is None:
+            self._unread = self._unread[self._at :] + data
+            self._at = 0
+            if self._next_slice is None and not self._is_paused:
+                self._read_slice()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass it on."""
+        """Pass it on, once the frames received before the end have had their slices."""
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self._above.connection_lost(exc)
+        self._is_lost, self._loss = True, exc
+        if self._next_slice is None:
+            self._read_slice()
 
     def pause_writing(self) -> None:
         """Pass it on: the peer does not read."""
@@ -154,6 +161,9 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send a message; dropped once either side has begun to close."""
         if self._protocol.state is State.OPEN:
+            if not self._has_written:
+                self._has_written = True
+                self._protocol.max_fragment_size = self._options.message_bytes_max
             send = self._protocol.send_text if self._options.is_text else self._protocol.send_binary
             send(data)
             self._flush()
@@ -183,11 +193,15 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Stop reading from the peer."""
-        self._transport.pause_reading()
+        self._is_paused = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read on."""
-        self._transport.resume_reading()
+        self._is_paused = False
+        if not self._is_lost:
+            self._read_on()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set when `pause_writing` is called."""
@@ -198,6 +212,50 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         return self._transport.get_write_buffer_size()
 
     # Parts.
+
+    def _read_slice(self) -> None:
+        """Parse for `SLICE_S` what waits, and hand it to the protocol above."""
+        self._next_slice = None
+        began_s = self._clock.monotonic()
+        stream: list[bytes] = []
+        while self._at < len(self._unread):
+            piece = self._unread[self._at : self._at + _PIECE_BYTES]
+            self._at += _PIECE_BYTES
+            self._parse(piece, stream)
+            if self._is_paused or self._clock.monotonic() - began_s >= SLICE_S:
+                break
+        if stream:
+            self._above.data_received(b"".join(stream))
+        self._flush()
+        if self._is_lost or not self._is_paused:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read the next slice in the next turn of the loop, or else more from the peer."""
+        if self._at < len(self._unread):
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+            if self._next_slice is None:
+                self._next_slice = asyncio.get_running_loop().call_soon(self._read_slice)
+        elif self._is_lost:
+            self._above.connection_lost(self._loss)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _parse(self, data: bytes, stream: list[bytes]) -> None:
+        protocol = self._protocol
+        is_connecting = protocol.state is State.CONNECTING
+        self._head_bytes += len(data) if is_connecting else 0
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if isinstance(event, Request):
+                self._accept(event)
+            elif (
+                isinstance(event, Frame) and event.opcode in _DATA and not self._take(event, stream)
+            ):
+                break
+        if is_connecting:
+            self._check_handshake()
 
     def _accept(self, request: Request) -> None:
         self._path = request.path
@@ -212,37 +270,46 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
     def _check_handshake(self) -> None:
         if self._protocol.close_expected():
             self._report(self._refusal or str(self._protocol.handshake_exc))
-        elif self._head_bytes > HEAD_BYTES_MAX:
+        elif self._protocol.state is State.CONNECTING and self._head_bytes > HEAD_BYTES_MAX:
             self._report(f"the request has more than {HEAD_BYTES_MAX} bytes")
             self.abort()
 
     def _report(self, reason: str) -> None:
-        host, port = self._transport.get_extra_info("peername")[:2]
-        self._options.refused(f"{host}:{port}", reason)
+        self._unread = b""
+        peer = self._transport.get_extra_info("peername")
+        # A peer that has reset the connection has no name any more.
+        self._options.refused(f"{peer[0]}:{peer[1]}" if peer else "unknown", reason)
 
-    def _take(self, frame: Frame, received: list[bytes]) -> None:
-        if frame.opcode is not Opcode.CONT and self._options.is_text is (
-            frame.opcode is Opcode.BINARY
-        ):
-            wanted = "text" if self._options.is_text else "binary"
+    def _take(self, frame: Frame, stream: list[bytes]) -> bool:
+        """Take a frame with data; returns whether it may be followed by others."""
+        is_text = self._options.is_text
+        if frame.opcode is not Opcode.CONT and is_text is (frame.opcode is Opcode.BINARY):
+            wanted = "text" if is_text else "binary"
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, f"{wanted} messages only")
-            received.clear()
-        elif not self._options.is_text:
-            received.append(bytes(frame.data))
-        else:
+            return False
+        if not is_text:
+            stream.append(bytes(frame.data))
+            return True
+        if frame.data:
             self._parts.append(bytes(frame.data))
-            if frame.fin:
-                received.append(b"".join(self._parts))
-                self._parts.clear()
+        if frame.fin:
+            text = b"".join(self._parts)
+            self._parts.clear()
+            if text:
+                self._above.data_received(text)
+        return True
 
     def _flush(self) -> None:
         for data in self._protocol.data_to_send():
+            if self._transport.is_closing():
+                return
             if data:
                 self._transport.write(data)
             else:
                 self._end()
 
     def _end(self) -> None:
+        self._unread = b""
         # Closing while the peer still sends would make its system discard the last frame.
         if self._transport.can_write_eof():
             self._transport.write_eof()

@@ -18,6 +18,7 @@ from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.heads.mqtt.connection import MqttConnection
 from edgehub.heads.mqtt.limits import publish_length_max
 from edgehub.heads.websocket import WebSocketConnection, WebSocketOptions
+from edgehub.mqtt.server_decoder import CONTROL_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ def mqtt_over_websocket(context: ListenerContext) -> Callable[[], WebSocketConne
             check=partial(_check, context),
             refused=partial(_refused, context),
             message_bytes_max=_FRAME_OVERHEAD + publish_length_max(message_bytes_max),
+            first_bytes_max=_FRAME_OVERHEAD + CONTROL_BYTES_MAX,
             subprotocols=(Subprotocol("mqtt"),),
         )
         return WebSocketConnection(MqttConnection(context), options, context.clock)
