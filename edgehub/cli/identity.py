@@ -30,12 +30,13 @@ from edgehub.devices.identity_file import (
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 from edgehub.errors import ConfigError
-from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.routes.tenant import tenant_name
-from edgehub.storage.credentials import read_secret
+from edgehub.storage.credentials import read_access_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from edgehub.mqtt.shared_access import SharedAccessKey
 
 _FILE: Final = CredentialFile(
     "identities", "mqtt.identities_file", lambda settings: settings.mqtt.identities_file
@@ -365,14 +366,10 @@ def _credential_changes(*options: tuple[str, str, tuple[Any, ...], bool]) -> dic
 
 
 def _keys(files: tuple[Path, ...]) -> tuple[SharedAccessKey, ...]:
-    keys = []
-    for file in files:
-        try:
-            keys.append(SharedAccessKey.parse(read_secret("--key-file", file)))
-        except (ConfigError, ValueError) as error:
-            msg = f"{file}: {error} (`openssl rand -base64 32` makes one)"
-            raise click.ClickException(msg) from error
-    return tuple(keys)
+    try:
+        return tuple(read_access_key("--key-file", file) for file in files)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _credentials(entry: Identity) -> str:

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from edgehub.endpoints.mqtt_link import LinkOptions, VersionChoice, open_client, refusal
+from edgehub.endpoints.mqtt_link import (
+    LinkOptions,
+    SharedAccess,
+    VersionChoice,
+    open_client,
+    refusal,
+)
 from edgehub.endpoints.mqtt_payload import NO_PROPERTIES
+from edgehub.endpoints.renewal import Renewal
 from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.client import LinkError
@@ -68,7 +75,12 @@ class SessionOptions:
         falls_back: Whether 3.1.1 follows where the peer refuses 5; see `VersionChoice`.
         username: Template of the user name, `{device}` is the device's id; None = none.
         password_file: Template of a file's path; its first line is the password. None = none.
+        shared_access_key_file: Template of a file's path; its first line is the symmetric key for
+            signatures in place of a password. None = none.
+        signature_s: How long a signature holds.
         tls: None = plain TCP.
+        certificate_file: Template of the path of a device's certificate, None = that of `tls`.
+        key_file: Template of the path of its key.
         keep_alive_s: A silent peer is noticed after twice this time.
         connect_timeout_s: For all of the opening.
         ack_timeout_s: After so long without a confirmation the session is closed.
@@ -81,7 +93,11 @@ class SessionOptions:
     falls_back: bool = False
     username: str | None = None
     password_file: str | None = None
+    shared_access_key_file: str | None = None
+    signature_s: int = 3600
     tls: TlsOptions | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
     keep_alive_s: int = 60
     connect_timeout_s: float = 10.0
     ack_timeout_s: float = 60.0
@@ -128,6 +144,13 @@ class DeviceSession:
         self._listening: dict[str, asyncio.Future[bytes]] = {}
         self._progress_s = 0.0
         self._timer: TimerHandle | None = None
+        self._link = self._link_options()
+        self._renewal = Renewal(
+            self._link.shared_access,
+            clock=clock,
+            is_idle=lambda: not self._in_flight,
+            end=lambda reason: self._abort(SessionEnd.LOST, reason),
+        )
 
     @property
     def is_open(self) -> bool:
@@ -159,13 +182,14 @@ class DeviceSession:
         finally:
             self._is_opening = False
         self._request_bytes_max = 0
+        self._renewal.begin()
         client.begin()
 
     async def _connected(self) -> Client:
         while True:
             try:
                 client = await open_client(
-                    self._link_options(),
+                    replace(self._link, level=self._version.level),
                     clock=self._clock,
                     on_confirmed=self._take_confirmed,
                     on_refused=self._take_refused,
@@ -291,6 +315,8 @@ class DeviceSession:
 
     def _send_waiting(self) -> None:
         client = self._open_client()
+        if self._renewal.is_due:
+            return
         while self._waiting and len(self._in_flight) < client.connack.receive_maximum:
             row, settle, topic, properties, size = self._waiting.popleft()
             self._waiting_bytes -= size
@@ -303,6 +329,7 @@ class DeviceSession:
 
     def _take_end(self, reason: str) -> None:
         client, self._client = self._open_client(), None
+        self._renewal.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -359,18 +386,33 @@ class DeviceSession:
         def filled(template: str | None) -> str | None:
             return None if template is None else template.replace("{device}", device)
 
-        password_file = filled(options.password_file)
+        def path(template: str | None) -> Path | None:
+            return None if template is None else Path(template.replace("{device}", device))
+
+        tls, key_file = options.tls, path(options.shared_access_key_file)
+        if tls is not None and options.certificate_file is not None:
+            tls = replace(
+                tls,
+                certificate_file=path(options.certificate_file),
+                key_file=path(options.key_file),
+            )
         return LinkOptions(
             host=options.host,
             port=options.port,
             client_id=device,
             username=filled(options.username),
-            password_file=None if password_file is None else Path(password_file),
+            password_file=path(options.password_file),
             file_setting="device_password_file",
-            tls=options.tls,
+            shared_access=None
+            if key_file is None
+            else SharedAccess(
+                file=key_file,
+                setting="device_shared_access_key_file",
+                lasts_s=options.signature_s,
+            ),
+            tls=tls,
             keep_alive_s=options.keep_alive_s,
             connect_timeout_s=options.connect_timeout_s,
-            level=self._version.level,
             session_expiry_s=SESSION_EXPIRY_S,
             incoming_bytes_max=INCOMING_BYTES_MAX,
         )

@@ -21,6 +21,7 @@ from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.mqtt_link import VersionChoice, connect, refusal
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics
+from edgehub.endpoints.renewal import Renewal
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.client import LinkError
@@ -143,6 +144,12 @@ class MqttEndpoint(LinkedEndpoint):
         self._oldest: Sent | None = None
         self._overtaken_at = math.inf
         self._watch: TimerHandle | None = None
+        self._renewal = Renewal(
+            options.link.shared_access,
+            clock=clock,
+            is_idle=lambda: not self._in_flight,
+            end=self._renew,
+        )
 
     @property
     def mqtt_version(self) -> str | None:
@@ -179,7 +186,7 @@ class MqttEndpoint(LinkedEndpoint):
         assert connection is not None
         packets: list[bytes] = []
         in_flight = self._in_flight
-        receive_maximum = self._receive_maximum
+        receive_maximum = 0 if self._renewal.is_due else self._receive_maximum
         was_idle = not in_flight
         for payload in payloads:
             if len(in_flight) >= receive_maximum:
@@ -196,7 +203,11 @@ class MqttEndpoint(LinkedEndpoint):
             connection.write(b"".join(packets))
 
     def _send_waiting(self) -> None:
-        while self._waiting and len(self._in_flight) < self._receive_maximum:
+        while (
+            self._waiting
+            and not self._renewal.is_due
+            and len(self._in_flight) < self._receive_maximum
+        ):
             payload, settle = self._waiting.popleft()
             self._send((payload,), settle)
 
@@ -248,8 +259,11 @@ class MqttEndpoint(LinkedEndpoint):
                 connack = connection.connack
                 self._receive_maximum = min(connack.receive_maximum, ROWS_IN_FLIGHT_MAX)
                 self._payloads.use(connection.level, connack.packet_bytes_max)
+                self._renewal.begin()
                 reason = await self._use(connection, listener)
-                return self._link_down(reason, listener, parked=False)
+                renews = self._renewal.is_due
+                wait_s = self._link_down(reason, listener, parked=False)
+                return None if renews else wait_s
         except LinkError as error:
             if self._version.failed(error):
                 log.info("mqtt.fell_back", endpoint_id=self.id, reason=error.reason)
@@ -282,6 +296,10 @@ class MqttEndpoint(LinkedEndpoint):
                 task.cancel()
         return reason
 
+    def _renew(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.abort(reason)
+
     async def _link_up_later(self, connection: Client, listener: EndpointListener) -> None:
         # Rows in flight with a SUBSCRIBE would hide which of them the peer closes over.
         await self._guard.settled()
@@ -311,6 +329,7 @@ class MqttEndpoint(LinkedEndpoint):
 
     def _end_connection(self, reason: str) -> None:
         connection, self._connection = self._connection, None
+        self._renewal.stop()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

@@ -19,8 +19,9 @@ from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
 from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.mqtt.reasons import ReasonCode, code_name
+from edgehub.mqtt.shared_access import resource_of
 from edgehub.mqtt.tcp import connect_tcp
-from edgehub.storage.credentials import client_context, read_secret
+from edgehub.storage.credentials import client_context, read_access_key, read_secret
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -40,6 +41,21 @@ UNSENT_IN_KERNEL_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAccess:
+    """Signatures in place of a password, each made for one connection.
+
+    Attributes:
+        file: File whose first line is the symmetric key; read at each connect.
+        setting: Setting that names it, for errors.
+        lasts_s: How long a signature holds.
+    """
+
+    file: Path
+    setting: str
+    lasts_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOptions(ClientOptions):
     """The peer, and how to sign in.
 
@@ -48,6 +64,7 @@ class LinkOptions(ClientOptions):
         port: TCP port.
         password_file: File whose first line is the password; read at each connect.
         file_setting: Setting that names the file, for errors.
+        shared_access: Signs in with signatures, None = with the password, or nothing.
         tls: None = plain TCP.
         connect_timeout_s: For name and TCP together, and again for TLS and CONNACK.
     """
@@ -56,6 +73,7 @@ class LinkOptions(ClientOptions):
     port: int
     password_file: Path | None = None
     file_setting: str = "password_file"
+    shared_access: SharedAccess | None = None
     tls: TlsOptions | None = None
     connect_timeout_s: float = 10.0
 
@@ -137,8 +155,9 @@ async def open_client(options: LinkOptions, **callbacks: Unpack[Callbacks]) -> C
     """
     try:
         context = None
-        if options.password_file is not None or options.tls is not None:
-            password, context = await asyncio.to_thread(_read_files, options)
+        if options.password_file or options.shared_access or options.tls:
+            now_s = callbacks["clock"].wall_ms() // 1000
+            password, context = await asyncio.to_thread(_read_files, options, now_s)
             options = replace(options, password=password)
         client = Client(options, **callbacks)
         async with asyncio.timeout(options.connect_timeout_s):
@@ -160,12 +179,15 @@ async def open_client(options: LinkOptions, **callbacks: Unpack[Callbacks]) -> C
     return client
 
 
-def _read_files(options: LinkOptions) -> tuple[str | None, ssl.SSLContext | None]:
+def _read_files(options: LinkOptions, now_s: int) -> tuple[str | None, ssl.SSLContext | None]:
     file, tls = options.password_file, options.tls
-    return (
-        None if file is None else read_secret(options.file_setting, file),
-        None if tls is None else client_context(tls),
-    )
+    password = None if file is None else read_secret(options.file_setting, file)
+    access = options.shared_access
+    if access is not None:
+        resource = resource_of(options.client_id, options.username, options.host)
+        key = read_access_key(access.setting, access.file)
+        password = key.token(resource, now_s + access.lasts_s)
+    return password, None if tls is None else client_context(tls)
 
 
 _KINDS: Final[dict[int, FailureKind]] = {

@@ -18,7 +18,7 @@ from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
-from edgehub.endpoints.mqtt_link import LinkOptions, first_level
+from edgehub.endpoints.mqtt_link import LinkOptions, SharedAccess, first_level
 from edgehub.endpoints.mqtt_payload import BatchedRows, BatchTopic, RowProperties, SingleRows
 from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
@@ -243,6 +243,13 @@ class EndpointFactory:
                     client_id=client_id,
                     username=options.username,
                     password_file=options.password_file,
+                    shared_access=None
+                    if options.shared_access_key_file is None
+                    else SharedAccess(
+                        file=options.shared_access_key_file,
+                        setting="shared_access_key_file",
+                        lasts_s=options.signature_s,
+                    ),
                     tls=_tls_of(options),
                     keep_alive_s=options.keep_alive_s,
                     level=first_level(options.mqtt, options.host),
@@ -269,7 +276,11 @@ class EndpointFactory:
                 falls_back=options.device_mqtt == "auto",
                 username=options.device_username,
                 password_file=options.device_password_file,
+                shared_access_key_file=options.device_shared_access_key_file,
+                signature_s=options.signature_s,
                 tls=_tls_of(options),
+                certificate_file=options.device_certificate_file,
+                key_file=options.device_key_file,
                 keep_alive_s=options.keep_alive_s,
                 ack_timeout_s=options.ack_timeout_s,
                 properties=self._properties(options),

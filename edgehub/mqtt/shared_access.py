@@ -68,6 +68,22 @@ class SharedAccessKey:
         return f"{SCHEME} sr={encoded}&sig={signature}&se={expires_s}"
 
 
+def resource_of(identity_id: str, username: str | None, host: str) -> str:
+    """Return the resource of a client that signs in.
+
+    Args:
+        identity_id: `<device>` or `<device>/<module>`.
+        username: Its user name; the host in `<host>/<identity>/?api-version=..` is that of the
+            resource, which a gateway in between does not have.
+        host: Where it connects to, if the user name has no host.
+    """
+    named, slash, rest = (username or "").partition("/")
+    if slash and "api-version=" in rest:
+        host = named
+    device_id, _, module_id = identity_id.partition("/")
+    return f"{host}/devices/{device_id}" + (f"/modules/{module_id}" if module_id else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedAccessSignature:
     """A signature that was read, and not checked yet.

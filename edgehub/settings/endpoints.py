@@ -116,6 +116,18 @@ class MqttEndpointSettings(EndpointSettings):
         description="File that holds the password; read at each connect.",
         examples=["/etc/edgehub/upstream-password"],
     )
+    shared_access_key_file: OptionalFile = Field(
+        default=None,
+        description="File that holds a symmetric key in base64; signatures made with it sign in.",
+        examples=["/etc/edgehub/gateway-7.key"],
+        json_schema_extra={"x-instead-of": "password_file"},
+    )
+    signature_s: Whole = Field(
+        default=3600,
+        ge=60,
+        le=30 * 86_400,
+        description="How long a signature holds; at four fifths of it the hub connects again.",
+    )
     topic: OptionalText = Field(
         default=None,
         description="Topic template such as `site/{device}/{output}`; absent = IoT Hub dialect.",
@@ -168,6 +180,22 @@ class MqttEndpointSettings(EndpointSettings):
         description="File that holds a device's password, `{device}` is its id.",
         examples=["/etc/edgehub/devices/{device}"],
     )
+    device_shared_access_key_file: OptionalText = Field(
+        default=None,
+        description="File that holds a device's symmetric key, `{device}` is its id.",
+        examples=["/etc/edgehub/devices/{device}.key"],
+        json_schema_extra={"x-instead-of": "device_password_file"},
+    )
+    device_certificate_file: OptionalText = Field(
+        default=None,
+        description="Client certificate of a device, `{device}` is its id; needs device_key_file.",
+        examples=["/etc/edgehub/devices/{device}.pem"],
+    )
+    device_key_file: OptionalText = Field(
+        default=None,
+        description="Key of device_certificate_file.",
+        examples=["/etc/edgehub/devices/{device}-tls.key"],
+    )
     batch: Batch = Field(
         default="off",
         description="Several messages in one payload: `off`, `plain` (JSON Lines) or `zstd`.",
@@ -200,7 +228,7 @@ class MqttEndpointSettings(EndpointSettings):
         lonely = sorted(
             name for name in self.model_fields_set if name.startswith("batch_") and not self.batches
         )
-        fault = tls_fault(self, "without tls = true", encrypted=self.tls)
+        fault = tls_fault(self, "without tls = true", encrypted=self.tls) or self._device_fault()
         if fault:
             raise ValueError(fault)
         if lonely:
@@ -221,6 +249,17 @@ class MqttEndpointSettings(EndpointSettings):
             msg = f"batch: zstd needs the library zstandard; {extra_hint('zstd')}; or write plain"
             raise ValueError(msg)
         return self
+
+    def _device_fault(self) -> str:
+        if (self.device_certificate_file is None) != (self.device_key_file is None):
+            return "device_certificate_file and device_key_file belong together"
+        if self.device_certificate_file is not None and not self.tls:
+            return "device_certificate_file without tls = true"
+        for prefix in ("", "device_"):
+            names = f"{prefix}password_file", f"{prefix}shared_access_key_file"
+            if all(getattr(self, name) is not None for name in names):
+                return f"{names[0]} and {names[1]}: set one way to sign in"
+        return ""
 
     @property
     def batches(self) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.private_file import exposed_mode
 from edgehub.errors import ConfigError
 from edgehub.settings.origin import flat_settings
-from edgehub.storage.credentials import read_secret, tls_faults
+from edgehub.storage.credentials import read_access_key, read_secret, tls_faults
 from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ _READ_AS_A_WHOLE: Final = frozenset(
     }
 )
 """The meaning of these is compared, which is more than their content."""
-_SECRETS: Final = ("password_file", "token_file")
+_CHECKS: Final = {
+    "password_file": read_secret,
+    "token_file": read_secret,
+    "shared_access_key_file": read_access_key,
+}
+"""Reads a file of a secret."""
 
 
 def named_files(settings: Settings) -> Iterator[tuple[str, Path]]:
@@ -57,9 +62,10 @@ def file_faults(settings: Settings) -> Iterator[ConfigError]:
         sections.setdefault(section, {})[name] = file
     for section, files in sections.items():
         for name, file in files.items():
-            if name in _SECRETS and f"{section}.{name}" not in _READ_AS_A_WHOLE:
+            read = _CHECKS.get(name)
+            if read is not None and f"{section}.{name}" not in _READ_AS_A_WHOLE:
                 try:
-                    read_secret(f"{section}.{name}", file)
+                    read(f"{section}.{name}", file)
                 except ConfigError as error:
                     yield error
         if section not in listeners_with_files(settings):
@@ -79,7 +85,7 @@ def exposed_files(settings: Settings) -> Iterator[str]:
     """
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     for key, file in named_files(settings):
-        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_SECRETS, "key_file")):
+        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_CHECKS, "key_file")):
             continue
         if folder is not None and file.is_relative_to(folder):
             continue

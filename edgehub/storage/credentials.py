@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 
 from edgehub.errors import ConfigError
+from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -97,6 +98,18 @@ def read_secret(key: str, file: Path) -> str:
         reason = f"the first line of {file} has more than {SECRET_BYTES_MAX} bytes"
         raise ConfigError(key, reason, "check the path")
     return secret
+
+
+def read_access_key(key: str, file: Path) -> SharedAccessKey:
+    """Return the symmetric key in the first line of a file.
+
+    Raises:
+        ConfigError: If it cannot be read, or its first line is no key.
+    """
+    try:
+        return SharedAccessKey.parse(read_secret(key, file))
+    except ValueError as error:
+        raise ConfigError(key, f"{file}: {error}", "`openssl rand -base64 32` makes one") from error
 
 
 def load_certificate(

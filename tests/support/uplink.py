@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from edgehub.endpoints.device_bound import Deliver
     from edgehub.endpoints.endpoint import Endpoint
+    from edgehub.endpoints.mqtt_link import SharedAccess
     from edgehub.endpoints.mqtt_topic import Topics
     from edgehub.message import Row
     from edgehub.storage.credentials import TlsOptions
@@ -86,11 +87,12 @@ def batched_rows(
 
 
 @contextlib.asynccontextmanager
-async def uplink(
+async def uplink(  # noqa: PLR0913 - the options of a link, each by name
     port: int,
     *,
     username: str | None = None,
     password_file: Path | None = None,
+    shared_access: SharedAccess | None = None,
     tls: TlsOptions | None = None,
     host: str = "127.0.0.1",
     device_bound: Deliver | None = None,
@@ -106,6 +108,7 @@ async def uplink(
         client_id=CLIENT_ID,
         username=username,
         password_file=password_file,
+        shared_access=shared_access,
         tls=tls,
         connect_timeout_s=connect_timeout_s,
         keep_alive_s=keep_alive_s,

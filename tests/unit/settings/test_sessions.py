@@ -34,6 +34,16 @@ def test_batches_are_off_by_default() -> None:
         ({"batch": "plain", "client_id": "a+"}, "cannot stand there"),
         ({"ca_file": "ca.pem"}, "ca_file without tls = true"),
         ({"tls": True, "key_file": "a.key"}, "certificate_file and key_file belong together"),
+        ({"device_key_file": "{device}.key"}, "device_certificate_file and device_key_file belong"),
+        (
+            {"device_key_file": "{device}.key", "device_certificate_file": "{device}.pem"},
+            "device_certificate_file without tls",
+        ),
+        ({"password_file": "a", "shared_access_key_file": "b"}, "set one way to sign in"),
+        (
+            {"device_password_file": "a", "device_shared_access_key_file": "b"},
+            "device_password_file and device_shared_access_key_file: set one",
+        ),
     ],
 )
 def test_what_does_not_fit_together(values: dict[str, Any], words: str) -> None:
