@@ -291,6 +291,12 @@ class SendResult:
 DELIVERED: Final = SendResult(None)
 
 
+class RefusedByClient(SendResult):
+    """A client has answered with a reason code that says no."""
+
+    __slots__ = ()
+
+
 class Refusal(StrEnum):
     """Why the hub refused a message; the head reports it to the sender in its protocol."""
 

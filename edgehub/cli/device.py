@@ -8,6 +8,7 @@ import click
 
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
+from edgehub.cli.device_messages import messages, purge, send_to_device
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table
@@ -23,7 +24,11 @@ _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help
 
 @click.group(cls=CommandGroup)
 def device() -> None:
-    """Look at the devices of the running hub, and say how each is treated."""
+    """Look at devices of the running hub, send them messages, and say how each is treated."""
+
+
+for _command in (send_to_device, messages, purge):
+    device.add_command(_command)
 
 
 @device.command("list")

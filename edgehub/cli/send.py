@@ -12,6 +12,7 @@ import click
 
 from edgehub.cli.credentials import checked
 from edgehub.cli.mqtt_client import connected, hub_server, server_options
+from edgehub.cli.named_values import named_values
 from edgehub.cli.output import print_line
 from edgehub.devices.ids import ID_RULE, split_sender
 
@@ -26,17 +27,6 @@ def _sender(value: str) -> str:
     return value
 
 
-def _properties(values: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for value in values:
-        name, separator, text = value.partition("=")
-        if not (name and separator):
-            msg = f"{value!r} is not NAME=VALUE"
-            raise ValueError(msg)
-        found[name] = text
-    return found
-
-
 @click.command()
 @click.argument("sender", metavar="DEVICE", callback=checked(_sender))
 @click.argument("body", required=False)
@@ -46,7 +36,7 @@ def _properties(values: tuple[str, ...]) -> dict[str, str]:
     "properties",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=checked(_properties),
+    callback=checked(named_values),
     help="A property of the message, for conditions of routes; may be repeated.",
 )
 @click.option("--topic", help="Publish on this topic, such as a local one, instead of DEVICE's.")

@@ -1,40 +1,93 @@
-"""Device-bound messages: relayed from the peer to devices that are connected here, never stored.
+"""Device-bound messages: taken over from the peer for devices that are connected here.
 
-Owns which devices are subscribed at the peer and the few messages that a device could not take yet;
-calls the connection and the listener's delivery it was given. Invariant: a message is acknowledged
-to the peer after the device's PUBACK, or when it can never be delivered, and once only.
+Owns which devices are subscribed at the peer; hands their messages on to be stored. Invariant: a
+message is acknowledged to the peer once it is stored, or when it can never be delivered, and once
+only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from edgehub.message import FailureKind, Message
+from edgehub.errors import ProtocolError
+from edgehub.mqtt.message_properties import read_message_properties
 from edgehub.mqtt.property_bag import BagError, parse_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
-    from edgehub.message import SendResult
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
-
-    Deliver = Callable[[str, Message, Callable[[SendResult], None]], None]
-
-UNDELIVERED_MAX: Final = 16
-"""Messages kept without PUBACK for devices that disconnected. Brokers stop sending at a number of
-unacknowledged messages (Mosquitto at 20), so an absent device must not use them all up."""
-
-SOURCE: Final = "/devicebound/"
+    from edgehub.mqtt.property_bag import Properties
 
 _TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
 
 log = structlog.get_logger(__name__)
+
+
+class Accept(Protocol):
+    """What stores messages to devices."""
+
+    def __call__(
+        self,
+        target: str,
+        body: bytes,
+        properties: Properties,
+        system: Properties,
+        *,
+        expiry_ms: int | None,
+        dup: bool,
+        done: Callable[[], None],
+    ) -> None:
+        """Store a message without waiting.
+
+        Args:
+            target: The device.
+            body: Payload.
+            properties: Application properties.
+            system: System properties.
+            expiry_ms: Message expiry interval of MQTT 5, None = none.
+            dup: The peer may have sent it before.
+            done: Called once it is stored, or dropped because there is no room: the peer need not
+                send it again.
+        """
+
+
+def accept_publish(
+    accept: Accept, device_id: str, bag: str, incoming: IncomingPublish, done: Callable[[], None]
+) -> str:
+    """Store a message of a peer; returns why it cannot be stored, empty = nothing is wrong.
+
+    Args:
+        accept: Stores it.
+        device_id: The device that its topic names.
+        bag: The property bag of its topic.
+        incoming: The message.
+        done: Called once the peer need not send it again.
+    """
+    if incoming.body is None:
+        return f"its packet of {incoming.size} bytes is too large or malformed"
+    try:
+        properties, system = parse_bag(bag)
+        given = read_message_properties(incoming.properties)
+    except (BagError, ProtocolError) as error:
+        return str(error)
+    # The property bag takes precedence, as at the listener.
+    accept(
+        device_id,
+        incoming.body,
+        {**given.properties, **properties},
+        {**given.system, **system},
+        expiry_ms=given.expiry_ms,
+        dup=incoming.dup,
+        done=done,
+    )
+    return ""
 
 
 class DeviceBoundRelay:
@@ -42,27 +95,22 @@ class DeviceBoundRelay:
 
     Args:
         endpoint_id: For log lines.
-        deliver: Hands a message to a connected device; settles once.
+        accept: Stores a message.
     """
 
-    def __init__(self, endpoint_id: str, deliver: Deliver) -> None:
+    def __init__(self, endpoint_id: str, accept: Accept) -> None:
         self._endpoint_id = endpoint_id
-        self._deliver = deliver
+        self._accept = accept
         self._wanted: set[str] = set()
         self._subscribed: set[str] = set()
         self._changed = asyncio.Event()
         self._connection: Client | None = None
-        self._undelivered: list[tuple[str, Message, IncomingPublish]] = []
         self.dropped_total = 0
 
     def subscribe(self, device_id: str) -> None:
         """Relay messages to a device that is connected and subscribed here."""
         self._wanted.add(device_id)
         self._changed.set()
-        again = [item for item in self._undelivered if item[0] == device_id]
-        self._undelivered = [item for item in self._undelivered if item[0] != device_id]
-        for _, message, incoming in again:
-            self._offer(device_id, message, incoming)
 
     def unsubscribe(self, device_id: str) -> None:
         """Stop relaying messages to a device; the peer keeps them."""
@@ -82,7 +130,6 @@ class DeviceBoundRelay:
         finally:
             # The peer sends unacknowledged messages again on the next connection.
             self._connection = None
-            self._undelivered.clear()
 
     def take(self, incoming: IncomingPublish) -> None:
         """Relay a message of the peer."""
@@ -90,39 +137,15 @@ class DeviceBoundRelay:
         if match is None:
             self._drop(incoming, "not a device-bound topic")
             return
-        if incoming.body is None:
-            self._drop(incoming, f"its packet of {incoming.size} bytes is too large or malformed")
-            return
-        device_id, bag = match.groups()
-        try:
-            properties, system = parse_bag(bag)
-        except BagError as error:
-            self._drop(incoming, str(error))
-            return
-        message = Message(device_id, None, SOURCE, properties, system, incoming.body)
-        self._offer(device_id, message, incoming)
-
-    def _offer(self, device_id: str, message: Message, incoming: IncomingPublish) -> None:
         connection = self._connection
 
-        def settle(result: SendResult) -> None:
-            if connection is None or connection is not self._connection:
-                return
-            match result.kind:
-                case None:
-                    connection.acknowledge(incoming)
-                case FailureKind.REJECTED | FailureKind.TOO_LARGE:
-                    self._drop(incoming, result.reason or result.kind.value)
-                case _:
-                    self._keep(device_id, message, incoming)
+        def done() -> None:
+            if connection is not None and connection is self._connection:
+                connection.acknowledge(incoming)
 
-        self._deliver(device_id, message, settle)
-
-    def _keep(self, device_id: str, message: Message, incoming: IncomingPublish) -> None:
-        if len(self._undelivered) >= UNDELIVERED_MAX:
-            _, _, oldest = self._undelivered.pop(0)
-            self._drop(oldest, "the device did not reconnect")
-        self._undelivered.append((device_id, message, incoming))
+        device_id, bag = match.groups()
+        if fault := accept_publish(self._accept, device_id, bag, incoming, done):
+            self._drop(incoming, fault)
 
     def _drop(self, incoming: IncomingPublish, reason: str) -> None:
         self.dropped_total += 1

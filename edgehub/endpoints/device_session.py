@@ -273,6 +273,16 @@ class DeviceSession:
         if self._client is not None:
             self._client.acknowledge(message)
 
+    def acknowledgement(self, message: IncomingPublish) -> Callable[[], None]:
+        """Return what confirms a message later; it does nothing once its connection has ended."""
+        client = self._client
+
+        def acknowledge() -> None:
+            if client is not None and client is self._client:
+                client.acknowledge(message)
+
+        return acknowledge
+
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine."""
         if self._client is None:

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.endpoints.device_bound import accept_publish
 from edgehub.endpoints.device_session import DeviceSession, SessionEnd
 from edgehub.endpoints.device_twins import DeviceTwins
 from edgehub.endpoints.mqtt_link import VersionChoice
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
-from edgehub.message import FailureKind, Message, SendResult
+from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.packets import publish_bytes
-from edgehub.mqtt.property_bag import BagError, parse_bag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edgehub.clock import Clock
-    from edgehub.endpoints.device_bound import Deliver
+    from edgehub.endpoints.device_bound import Accept
     from edgehub.endpoints.device_session import SessionOptions
     from edgehub.endpoints.device_twins import TwinAnswer
     from edgehub.endpoints.endpoint import EndpointListener, Settle
@@ -41,7 +41,6 @@ SESSIONS_KEPT: Final = 20_000
 OPENINGS_MAX: Final = 64
 """Sessions that are being opened at once: when a link comes back, all devices have rows."""
 
-DEVICE_BOUND_SOURCE: Final = "/devicebound/"
 _MEMO_MAX: Final = 8192
 _TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
 
@@ -56,7 +55,7 @@ class DeviceSessions:
         options: How devices connect.
         on_behalf: The peer takes messages of devices from the hub's session too.
         clock: Timers.
-        device_bound: Delivers messages to connected devices, None = no relay.
+        device_bound: Stores messages to devices, None = they are not subscribed to.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class DeviceSessions:
         *,
         on_behalf: bool,
         clock: Clock,
-        device_bound: Deliver | None,
+        device_bound: Accept | None,
     ) -> None:
         self.id: EndpointId = hub.id
         self.on_behalf = on_behalf
@@ -299,7 +298,7 @@ class DeviceSessions:
             self.ended(device_id, end, reason)
 
     def _take(self, device_id: str, packet: IncomingPublish) -> None:
-        session, deliver = self._sessions.get(device_id), self._device_bound
+        session, accept = self._sessions.get(device_id), self._device_bound
         if session is None:
             return
         if packet.topic is None:
@@ -307,25 +306,12 @@ class DeviceSessions:
             return
         match = _TOPIC.fullmatch(packet.topic)
         is_answer = self._twins.take(device_id, packet)
-        if is_answer or deliver is None or match is None or match.group(1) != device_id:
+        if is_answer or accept is None or match is None or match.group(1) != device_id:
             session.acknowledge(packet)
             return
-        if packet.body is None:
-            self._drop(session, packet, f"its packet of {packet.size} bytes is too large")
-            return
-        try:
-            properties, system = parse_bag(match.group(2))
-        except BagError as error:
-            self._drop(session, packet, str(error))
-            return
-
-        def settle(result: SendResult) -> None:
-            # What the device did not take is sent again with its next session.
-            if result.kind in {None, FailureKind.REJECTED, FailureKind.TOO_LARGE}:
-                session.acknowledge(packet)
-
-        message = Message(device_id, None, DEVICE_BOUND_SOURCE, properties, system, packet.body)
-        deliver(device_id, message, settle)
+        done = session.acknowledgement(packet)
+        if fault := accept_publish(accept, device_id, match.group(2), packet, done):
+            self._drop(session, packet, fault)
 
     def _drop(self, session: DeviceSession, packet: IncomingPublish, reason: str) -> None:
         log.warning("device_bound.message_dropped", endpoint_id=self.id, reason=reason)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from edgehub.clock import Clock, TimerHandle
-    from edgehub.endpoints.device_bound import Deliver
+    from edgehub.endpoints.device_bound import Accept
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.mqtt_link import LinkOptions
     from edgehub.endpoints.mqtt_payload import Payload, Payloads
@@ -107,7 +107,7 @@ class MqttEndpoint(LinkedEndpoint):
         options: See `MqttOptions`.
         clock: Timers.
         rng: Randomness for jitter.
-        device_bound: Delivers device-bound messages to connected devices, None = no relay.
+        device_bound: Stores messages to devices, None = they are not subscribed to.
         downlink: Handles other messages of the peer, None = there are none.
     """
 
@@ -118,7 +118,7 @@ class MqttEndpoint(LinkedEndpoint):
         *,
         clock: Clock,
         rng: random.Random,
-        device_bound: Deliver | None = None,
+        device_bound: Accept | None = None,
         downlink: Downlink | None = None,
     ) -> None:
         self.id = endpoint_id

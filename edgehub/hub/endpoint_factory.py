@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import random
 
     from edgehub.clock import Clock
+    from edgehub.endpoints.device_bound import Accept
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.endpoints.mqtt_topic import Topics
@@ -74,7 +75,8 @@ class EndpointFactory:
         settings: Those; `use` changes them.
         hub_id: Client id towards upstream peers.
         store: The queues.
-        listener: Takes messages to devices, modules and local topics.
+        listener: Takes messages to modules and local topics.
+        device_bound: Stores messages to devices.
         clock: Timers.
         rng: Randomness for jitter; pumps share it.
     """
@@ -86,6 +88,7 @@ class EndpointFactory:
         hub_id: str,
         store: Store,
         listener: MqttListener,
+        device_bound: Accept,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -93,6 +96,7 @@ class EndpointFactory:
         self._hub_id = hub_id
         self._store = store
         self._listener = listener
+        self._device_bound = device_bound
         self._clock = clock
         self._hub_path = HubPath(store.store_id)
         self.rng = rng
@@ -261,7 +265,7 @@ class EndpointFactory:
             ),
             clock=self._clock,
             rng=self.rng,
-            device_bound=self._listener.deliver_device_bound if relays else None,
+            device_bound=self._device_bound if relays else None,
         )
 
     def _build_sessions(
@@ -287,7 +291,7 @@ class EndpointFactory:
             ),
             on_behalf=options.on_behalf,
             clock=self._clock,
-            device_bound=self._listener.deliver_device_bound if options.device_bound else None,
+            device_bound=self._device_bound if options.device_bound else None,
         )
         return Destination(
             endpoint=sessions, relay=sessions if sessions.relays else None, sessions=sessions

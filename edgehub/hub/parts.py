@@ -13,6 +13,7 @@ from edgehub.endpoints.relays import Relays
 from edgehub.entities.tables import load_entities
 from edgehub.hub.broker import BrokerPart
 from edgehub.hub.control import ControlPart
+from edgehub.hub.device_bound import DeviceBoundPart
 from edgehub.hub.devices import DevicesPart, load_flags
 from edgehub.hub.endpoint_factory import EndpointFactory
 from edgehub.hub.endpoints import EndpointsPart
@@ -78,9 +79,10 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     identities.apply(configuration.identities)
     router = build_router(configuration, store, identities=identities, clock=clock)
     relays = Relays()
+    flags = await load_flags(settings, store)
     devices = DevicesPart(
         settings,
-        await load_flags(settings, store),
+        flags,
         hub_id=hub_id,
         store=store,
         state=state,
@@ -99,6 +101,16 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         clock=clock,
     )
     listener = mqtt.head
+    device_bound = DeviceBoundPart(
+        settings.device_bound,
+        hub_id=hub_id,
+        store=store,
+        router=router,
+        queues=devices.queues,
+        flags=flags,
+        listener=listener,
+        clock=clock,
+    )
     entities = EntitiesPart(
         settings,
         await store.database.run(load_entities),
@@ -111,7 +123,13 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     )
     endpoints = EndpointsPart(
         EndpointFactory(
-            settings, hub_id=hub_id, store=store, listener=listener, clock=clock, rng=rng
+            settings,
+            hub_id=hub_id,
+            store=store,
+            listener=listener,
+            device_bound=device_bound.accept,
+            clock=clock,
+            rng=rng,
         ),
         store=store,
         router=router,
@@ -161,11 +179,11 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         table=routes.table,
         operations=shown.operations,
     )
-    losses = LossesPart((routes, mqtt, http, entities, broker, endpoints), clock)
+    losses = LossesPart((routes, mqtt, http, entities, broker, endpoints, device_bound), clock)
     reload = ReloadPart(
         configuration,
         hub_id=hub_id,
-        parts=(routes, mqtt, http, web, kept, endpoints, broker),
+        parts=(routes, mqtt, http, web, kept, device_bound, endpoints, broker),
         reread=reread,
         wanted=reload_wanted,
         reports=shown.reports,
@@ -174,7 +192,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         settings.control_path, shown.operations, lambda: reload.configuration.loaded.digest
     )
     return (
-        (endpoints, devices, entities, queues, losses, control),
+        (endpoints, devices, device_bound, entities, queues, losses, control),
         (mqtt, http, broker, lora, web),
         (routes, reload),
     )

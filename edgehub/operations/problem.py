@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NotRequired
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from edgehub.device_bound.message import QueueDepthExceededError
 from edgehub.devices.faults import DeviceError
 from edgehub.entities.faults import (
     EntityArgumentError,
@@ -157,6 +158,12 @@ PROBLEMS: Final[tuple[tuple[type[EdgeHubError], HTTPStatus, str, str], ...]] = (
     (NoEntitiesError, HTTPStatus.NOT_FOUND, "no_entities", ""),
     (UnknownEntityError, HTTPStatus.NOT_FOUND, "unknown_entity", ""),
     (NoRoomError, HTTPStatus.INSUFFICIENT_STORAGE, "no_room", ""),
+    (
+        QueueDepthExceededError,
+        HTTPStatus.INSUFFICIENT_STORAGE,
+        "queue_depth_exceeded",
+        "send it again once the client has got others, or purge what waits",
+    ),
     (MappingError, HTTPStatus.CONFLICT, "refused", ""),
     (JournalError, HTTPStatus.CONFLICT, "journal", ""),
     (DeviceError, HTTPStatus.SERVICE_UNAVAILABLE, "device_source", ""),

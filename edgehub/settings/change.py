@@ -39,6 +39,10 @@ LIVE_KEYS: Final = frozenset(
         "mqtt.ack_timeout_s",
         "mqtt.store_qos0",
         "web.token_file",
+        "device_bound.waiting_max",
+        "device_bound.bytes_max",
+        "device_bound.ttl_s",
+        "device_bound.deliveries_max",
         "log.level",
     }
 )

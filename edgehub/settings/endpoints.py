@@ -156,7 +156,7 @@ class MqttEndpointSettings(EndpointSettings):
         examples=[262_144],
     )
     device_bound: bool = Field(
-        default=True, description="Relay messages to devices that subscribed; dialect only."
+        default=True, description="Take messages to devices that are subscribed here; dialect only."
     )
     identity: Literal["hub", "device"] = Field(
         default="hub",

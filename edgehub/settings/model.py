@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from edgehub.mqtt.topic_filter import covers, filter_fault, overlaps
 from edgehub.settings.affinity import AffinitySettings
 from edgehub.settings.broker import BrokerSettings  # noqa: TC001 - pydantic reads it
+from edgehub.settings.device_bound import DeviceBoundSettings
 from edgehub.settings.endpoints import (
     AnyEndpoint,
     EndpointName,
@@ -367,6 +368,10 @@ class Settings(BaseSettings):
     affinity: AffinitySettings = Field(
         default=AffinitySettings(),
         description="Which hub speaks for a device that several hear.",
+    )
+    device_bound: DeviceBoundSettings = Field(
+        default=DeviceBoundSettings(),
+        description="Messages to devices and modules, stored until they are acknowledged.",
     )
     upstream: AnyEndpoint | None = Field(
         default=None, description="Where $upstream goes; absent = collect only."

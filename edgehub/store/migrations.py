@@ -26,7 +26,11 @@ def read_sql(name: str) -> str:
     return resources.files("edgehub.store").joinpath(name).read_text("utf-8")
 
 
-SCRIPTS: Final = (read_sql("schema.sql"), read_sql("schema_2.sql"))
+SCRIPTS: Final = (
+    read_sql("schema.sql"),
+    read_sql("schema_2.sql"),
+    read_sql("schema_3.sql"),
+)
 """Script n brings a file from version n to version n + 1."""
 
 

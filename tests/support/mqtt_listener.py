@@ -19,6 +19,7 @@ from edgehub.heads.mqtt.local.tables import LocalContents, LocalEntry
 from edgehub.heads.mqtt.session_table import StoredSession
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.mqtt.hub_path import HubPath
+from edgehub.mqtt.property_bag import build_bag
 from edgehub.settings import MqttSettings
 
 if TYPE_CHECKING:
@@ -333,6 +334,11 @@ class Bench:
         self.tls_port = ports.get("tls_port", 0)
         self.ws_port = ports.get("ws_port", 0)
         self.wss_port = ports.get("wss_port", 0)
+
+    def send(self, target: str, message: Message, settle: Callable[[SendResult], None]) -> None:
+        """Send a message to a device or module."""
+        bag = build_bag(message, sender=False)
+        self.listener.send(target, ClientTopic.MESSAGES, bag, message, settle)
 
     def connections(self) -> list[MqttConnection]:
         """Return the connections of signed-in clients."""

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "edgehub"
 FOLDERS = {
     "cli",
     "control",
+    "device_bound",
     "devices",
     "endpoints",
     "entities",

@@ -48,6 +48,9 @@ class ClientConnection(Protocol):
         options: int,
         settle: Callable[[SendResult], None],
         expires_in_ms: int | None,
+        *,
+        dup: bool = False,
+        written: Callable[[], None] | None = None,
     ) -> None:
         """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
 

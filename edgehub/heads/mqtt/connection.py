@@ -229,6 +229,9 @@ class MqttConnection(asyncio.Protocol):
         options: int,
         settle: Callable[[SendResult], None],
         expires_in_ms: int | None,
+        *,
+        dup: bool = False,
+        written: Callable[[], None] | None = None,
     ) -> None:
         """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
         if self._state is not State.OPEN or self._context.draining:
@@ -238,7 +241,13 @@ class MqttConnection(asyncio.Protocol):
         else:
             assert self.connected is not None
             self.connected.deliveries.send(
-                topic, message, options, settle, expires_in_ms=expires_in_ms
+                topic,
+                message,
+                options,
+                settle,
+                expires_in_ms=expires_in_ms,
+                dup=dup,
+                written=written,
             )
 
     def write(self, data: bytes) -> None:

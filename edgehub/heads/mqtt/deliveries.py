@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgehub.message import DELIVERED, FailureKind, SendResult
+from edgehub.message import DELIVERED, FailureKind, RefusedByClient, SendResult
 from edgehub.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
 from edgehub.mqtt.message_properties import write_message_properties
 from edgehub.mqtt.packets import Puback, Pubcomp, Pubrec, publish, pubrel
@@ -79,6 +79,8 @@ class _Delivery:
     settle: Settle
     deadline_s: float
     expires_s: float | None
+    dup: bool
+    written: Callable[[], None] | None
 
 
 class Deliveries:
@@ -154,6 +156,8 @@ class Deliveries:
         settle: Settle,
         *,
         expires_in_ms: int | None = None,
+        dup: bool = False,
+        written: Callable[[], None] | None = None,
     ) -> None:
         """Write a message, and settle it when it is confirmed, late, or the connection is closed.
 
@@ -163,6 +167,8 @@ class Deliveries:
             options: Of the subscription, the granted quality of service in the lowest two bits.
             settle: Called once.
             expires_in_ms: What is left of its time to live, None = not known or endless.
+            dup: The client may have got it on an earlier connection.
+            written: Called when it is written, which it may wait for; None = nothing is.
         """
         name = topic.encode()
         if len(name) > STRING_BYTES_MAX:
@@ -171,7 +177,7 @@ class Deliveries:
         now_s = self._clock.monotonic()
         expires_s = None if expires_in_ms is None else now_s + expires_in_ms / 1000
         deadline_s = now_s + self._ack_timeout_s
-        delivery = _Delivery(name, message, options, settle, deadline_s, expires_s)
+        delivery = _Delivery(name, message, options, settle, deadline_s, expires_s, dup, written)
         used = self._used
         if not options & QOS:
             self._write_now(delivery, now_s)
@@ -195,7 +201,7 @@ class Deliveries:
             kind = _REFUSED.get(code, FailureKind.TRANSIENT)
             retry_after_s = 1.0 if kind is FailureKind.THROTTLED else None
             reason = f"the client refused it with reason code {code:#04x}"
-            delivery[1](SendResult(kind, reason, retry_after_s))
+            delivery[1](RefusedByClient(kind, reason, retry_after_s))
         self._make_use_of_room()
 
     def received(self, packet_id: int, code: int = 0) -> bool:
@@ -286,6 +292,7 @@ class Deliveries:
             qos=qos,
             packet_id=packet_id,
             retain=retain,
+            dup=delivery.dup and qos > 0,
             properties=properties,
         )
         bytes_max = self._terms.packet_bytes_max
@@ -294,9 +301,13 @@ class Deliveries:
         elif qos:
             self._in_flight[packet_id] = (delivery.deadline_s, delivery.settle)
             self._write(data)
+            if delivery.written is not None:
+                delivery.written()
             self._arm(delivery.deadline_s - now_s)
         else:
             self._write(data)
+            if delivery.written is not None:
+                delivery.written()
             self._delivered()
             delivery.settle(DELIVERED)
 

@@ -270,6 +270,9 @@ class MqttListener:
         rest: str,
         message: Message,
         settle: Callable[[SendResult], None],
+        *,
+        dup: bool = False,
+        written: Callable[[], None] | None = None,
     ) -> None:
         """Send to one client; `settle` is called once, maybe at once.
 
@@ -281,6 +284,8 @@ class MqttListener:
             rest: What follows the prefix of that topic, a property bag for example.
             message: Body, properties of MQTT 5, and how long it may wait (`expiry_ms`).
             settle: Called with the result.
+            dup: The client may have got it on an earlier connection.
+            written: Called when it leaves this process, None = nothing is.
         """
         prefixes = client_prefixes(target, topic)
         found = self.context.index.find(target, prefixes)
@@ -288,15 +293,29 @@ class MqttListener:
             settle(_NO_CLIENT)
             return
         connection, options = found
-        connection.deliver(prefixes[0] + rest, message, options, settle, message.expiry_ms)
+        connection.deliver(
+            prefixes[0] + rest,
+            message,
+            options,
+            settle,
+            message.expiry_ms,
+            dup=dup,
+            written=written,
+        )
 
-    def deliver_device_bound(
-        self, device_id: str, message: Message, settle: Callable[[SendResult], None]
+    def send_message(
+        self,
+        target: str,
+        bag: str,
+        message: Message,
+        settle: Callable[[SendResult], None],
+        *,
+        dup: bool,
+        written: Callable[[], None],
     ) -> None:
-        """Relay a message to a device; `settle` is called once, maybe at once."""
-        message = outgoing(message)
-        bag = build_bag(message, sender=False)
-        self.send(device_id, ClientTopic.MESSAGES, bag, message, settle)
+        """Send a message to a device or module; see `send`."""
+        topic = ClientTopic.MESSAGES
+        self.send(target, topic, bag, message, settle, dup=dup, written=written)
 
     def handle(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:
         """Have a part of the hub handle what clients publish on topics that match a pattern."""

@@ -328,9 +328,9 @@ async def test_a_broker_that_forgot_its_sessions_is_subscribed_to_again(tmp_path
     """Each opening subscribes to messages to the device, as long as it listens here."""
     bodies: asyncio.Queue = asyncio.Queue()
 
-    def deliver(_device, message, settle) -> None:
-        bodies.put_nowait(message.body)
-        settle(DELIVERED)
+    def accept(_target, body, *_properties, done, **_) -> None:
+        bodies.put_nowait(body)
+        done()
 
     with Mosquitto(tmp_path / "forgets") as broker:
         sessions = DeviceSessions(
@@ -338,7 +338,7 @@ async def test_a_broker_that_forgot_its_sessions_is_subscribed_to_again(tmp_path
             SessionOptions(host="127.0.0.1", port=broker.port),
             on_behalf=False,
             clock=SystemClock(),
-            device_bound=deliver,
+            device_bound=accept,
         )
         sessions.subscribe_device("d")
         session = sessions.session("d")

@@ -11,7 +11,7 @@ import pytest
 
 from edgehub.endpoints.mqtt_payload import SingleRows
 from edgehub.endpoints.mqtt_topic import TopicTemplate
-from edgehub.message import DELIVERED, UPSTREAM, FailureKind, SendResult
+from edgehub.message import UPSTREAM, FailureKind
 from edgehub.storage.credentials import TlsOptions
 from tests.support.memory_queue import a_row
 from tests.support.mosquitto import Mosquitto
@@ -105,18 +105,18 @@ async def test_a_missing_password_file_parks_with_its_name(tmp_path: Path) -> No
             assert str(missing) in up.pump.statistics().reason
 
 
-async def test_device_bound_messages_survive_until_the_device_has_them(
+async def test_device_bound_messages_survive_until_they_are_stored(
     broker: Mosquitto,
 ) -> None:
-    """Not acknowledged while the device fails to take it; the broker sends it again."""
-    taken: list[bytes] = []
-    answers = [SendResult(FailureKind.DISCONNECTED, "away"), DELIVERED]
+    """Not acknowledged while the hub has not stored it; the broker sends it again."""
+    taken: list[tuple[bytes, bool]] = []
 
-    def deliver(_device_id, message, settle) -> None:
-        taken.append(message.body)
-        settle(answers.pop(0))
+    def accept(_target, body, *_properties, dup, done, **_) -> None:
+        taken.append((body, dup))
+        if dup:
+            done()
 
-    async with uplink(broker.port, device_bound=deliver) as up:
+    async with uplink(broker.port, device_bound=accept) as up:
         up.endpoint.subscribe_device("d1")
         await up.until(lambda: up.endpoint.state == "up")
         async with aiomqtt.Client("127.0.0.1", broker.port) as sender:
@@ -124,9 +124,9 @@ async def test_device_bound_messages_survive_until_the_device_has_them(
                 await sender.publish("devices/d1/messages/devicebound/a=b", b"go", qos=1)
                 await asyncio.sleep(0.05)
     first = len(taken)
-    async with uplink(broker.port, device_bound=deliver) as up:
+    async with uplink(broker.port, device_bound=accept) as up:
         await up.until(lambda: len(taken) > first)
-    assert taken == [b"go"] * (first + 1)
+    assert taken == [(b"go", False)] * first + [(b"go", True)]
 
 
 def make_certificates(folder: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.message import FailureKind, SendResult
+from edgehub.message import FailureKind
 from edgehub.mqtt.packets import publish
 from tests.support.memory_queue import a_row
 from tests.support.mqtt_peer import mqtt_peer
@@ -89,7 +89,7 @@ async def test_devices_are_subscribed_to_at_each_connection() -> None:
     """A peer that has forgotten the session gets the subscriptions of all devices again."""
     async with (
         mqtt_peer() as peer,
-        uplink(peer.port, clock=QuickClock(), device_bound=lambda *_: None) as up,
+        uplink(peer.port, clock=QuickClock(), device_bound=lambda *_, **__: None) as up,
     ):
         up.endpoint.subscribe_device("d1")
         await peer.until(lambda: peer.subscribes == 1)
@@ -249,24 +249,26 @@ async def test_junk_from_the_peer_ends_the_connection_only() -> None:
         await up.until(lambda: queue.confirmed == [1])
 
 
-async def test_device_bound_messages_are_acknowledged_after_the_device() -> None:
-    """The peer's PUBLISH, in small pieces, reaches the device; its PUBACK goes back after."""
-    offers = []
+async def test_device_bound_messages_are_acknowledged_once_they_are_stored() -> None:
+    """The peer's PUBLISH, in small pieces, is handed on whole; its PUBACK goes back after."""
+    accepted, stored = [], []
     packet = publish(b"devices/d1/messages/devicebound/kind=cmd", b"go" * 500, 77)
-    async with (
-        mqtt_peer() as peer,
-        uplink(peer.port, device_bound=lambda *offer: offers.append(offer)) as up,
-    ):
+
+    def accept(target, body, *_properties, dup, done, **_) -> None:
+        accepted.append((target, body, dup))
+        stored.append(done)
+
+    async with mqtt_peer() as peer, uplink(peer.port, device_bound=accept) as up:
         await up.until(lambda: up.endpoint.state == "up")
         up.endpoint.subscribe_device("d1")
         await peer.until(lambda: peer.subscribes == 1)
         for at in range(0, len(packet), 100):
             peer.send(packet[at : at + 100])
             await asyncio.sleep(0.001)
-        await up.until(lambda: len(offers) == 1)
-        device_id, message, settle = offers[0]
-        assert (device_id, message.body) == ("d1", b"go" * 500)
-        settle(SendResult(None))
+        await up.until(lambda: len(accepted) == 1)
+        assert accepted == [("d1", b"go" * 500, False)]
+        assert peer.acknowledged == []
+        stored[0]()
         await peer.until(lambda: peer.acknowledged == [77])
 
 
@@ -317,7 +319,7 @@ async def test_a_subscription_that_the_peer_answers_by_closing_is_left_out() -> 
     granted = "devices/good/messages/devicebound/#"
     async with (
         mqtt_peer() as peer,
-        uplink(peer.port, clock=QuickClock(), device_bound=lambda *_: None) as up,
+        uplink(peer.port, clock=QuickClock(), device_bound=lambda *_, **__: None) as up,
     ):
         peer.forbidden.add(forbidden)
         await up.until(lambda: up.endpoint.state == "up")

@@ -106,7 +106,7 @@ def test_aiomqtt():
         ) as client:
             await client.publish(EVENTS + "kind=alarm", b"hot", qos=1)
             await client.subscribe("devices/dev1/messages/devicebound/#", qos=1)
-            bench.listener.deliver_device_bound(
+            bench.send(
                 "dev1", Message("cloud", None, "/messages/", {"a": "b"}, {}, b"go"), results.settle
             )
             async for message in client.messages:

@@ -69,7 +69,7 @@ async def test_nobody_there():
         results = Results()
         module = await RawClient.signed_in(bench.port, "hub/cam")
         bench.listener.deliver("cam", "i", a_message(), results.settle)
-        bench.listener.deliver_device_bound("dev1", a_message(), results.settle)
+        bench.send("dev1", a_message(), results.settle)
         assert results.kinds == [FailureKind.TRANSIENT] * 2
         assert not bench.listener.is_connected("cam", "i")
         assert bench.listener.unsent_bytes("cam") == 0
@@ -182,7 +182,7 @@ async def test_device_bound():
         await device.read()
         assert await bench.interest.count(1) == [("dev1", True)]
         results = Results()
-        bench.listener.deliver_device_bound("dev1", a_message(), results.settle)
+        bench.send("dev1", a_message(), results.settle)
         topic, _, packet_id = await device.read_publish()
         assert topic == "devices/dev1/messages/devicebound/kind=a%20b&%24.ct=x&%24.mid=m1"
         device.send(wire.puback(packet_id) + wire.DISCONNECT)

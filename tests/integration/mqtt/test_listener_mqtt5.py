@@ -437,7 +437,7 @@ async def test_retain_as_published():
                 retain_handling=mqtt5.RetainHandling.SEND_NEVER,
             )
             assert codes == [1]
-            bench.listener.deliver_device_bound("dev1", message, results.settle)
+            bench.send("dev1", message, results.settle)
             assert (await client.read(mqtt5.PublishPacket)).retain == wanted
             (document,) = bench.listener.session_documents("", 10)
             assert document["subscriptions"] == 1

@@ -416,7 +416,7 @@ async def test_devices_are_granted_qos_2_and_served_with_1(clients: Clients) -> 
         assert list((await client.read(mqtt5.SubAckPacket)).reason_codes) == [2]
         results = Changes()
         message = Message("dev1", None, "/messages/", {}, {}, b"x")
-        bench.listener.deliver_device_bound("dev1", message, results)
+        bench.send("dev1", message, results)
         await published(client, b"x", qos=AT_LEAST_ONCE, subscription_ids=[9])
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
-from edgehub.endpoints.device_bound import UNDELIVERED_MAX, DeviceBoundRelay
+from edgehub.endpoints.device_bound import DeviceBoundRelay
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
-from edgehub.message import DELIVERED, FailureKind, Message, SendResult
 from edgehub.mqtt.client_decoder import IncomingPublish
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
-
-AWAY = SendResult(FailureKind.DISCONNECTED, "device away")
 
 
 class ScriptedConnection:
@@ -52,15 +50,24 @@ class Parts:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.offers: list[tuple[str, Message, Callable[[SendResult], None]]] = []
-        self.relay = DeviceBoundRelay("upstream", self._deliver)
+        self.accepted: list[dict[str, object]] = []
+        self.done: list[Callable[[], None]] = []
+        self.relay = DeviceBoundRelay("upstream", self._accept)
         self.connection = ScriptedConnection()
         self.guard = SubscriptionGuard("upstream", self.clock)
 
-    def _deliver(
-        self, device_id: str, message: Message, settle: Callable[[SendResult], None]
-    ) -> None:
-        self.offers.append((device_id, message, settle))
+    def _accept(self, target, body, properties, system, *, expiry_ms, dup, done) -> None:
+        self.accepted.append(
+            {
+                "target": target,
+                "body": body,
+                "app": properties,
+                "system": system,
+                "expiry_ms": expiry_ms,
+                "dup": dup,
+            }
+        )
+        self.done.append(done)
 
 
 @pytest.fixture
@@ -97,49 +104,24 @@ async def test_subscriptions_follow_the_devices(parts: Parts) -> None:
     assert parts.connection.filters == {"devices/d2/messages/devicebound/#"}
 
 
-async def test_the_peer_is_acknowledged_after_the_device(parts: Parts) -> None:
-    """The device's PUBACK comes first; bag and body arrive as they were."""
+async def test_the_peer_is_acknowledged_once_the_message_is_stored(parts: Parts) -> None:
+    """What stores it says when; bag, body and the flag of a repetition arrive as they were."""
     parts.relay.subscribe("d1")
-    parts.relay.take(incoming(1))
-    device_id, message, settle = parts.offers[0]
-    assert (device_id, message.body) == ("d1", b"go")
-    assert message.properties == {"kind": "cmd"}
-    assert message.system == {"contentType": "text/plain"}
+    expiry, user = b"\x02\x00\x00\x00\x3c", b"\x26\x00\x04user\x00\x01x"
+    parts.relay.take(replace(incoming(1), dup=True, properties=expiry + user))
+    assert parts.accepted == [
+        {
+            "target": "d1",
+            "body": b"go",
+            "app": {"user": "x", "kind": "cmd"},
+            "system": {"contentType": "text/plain"},
+            "expiry_ms": 60_000,
+            "dup": True,
+        }
+    ]
     assert parts.connection.acknowledged == []
-    settle(DELIVERED)
+    parts.done[0]()
     assert parts.connection.acknowledged == [1]
-
-
-async def test_an_undelivered_message_waits_for_its_device(parts: Parts) -> None:
-    """Not acknowledged while the device is away; offered again when it comes back."""
-    parts.relay.take(incoming(1))
-    parts.offers[0][2](AWAY)
-    assert parts.connection.acknowledged == []
-    parts.relay.subscribe("d1")
-    parts.offers[1][2](DELIVERED)
-    assert parts.connection.acknowledged == [1]
-
-
-async def test_an_undelivered_message_ends_with_its_connection() -> None:
-    """The peer sends it again on the next one; the device must not get both."""
-    parts = Parts()
-    task = asyncio.get_running_loop().create_task(parts.relay.run(parts.connection, parts.guard))
-    await parts.clock.advance(0)
-    parts.relay.take(incoming(1))
-    parts.offers[0][2](AWAY)
-    task.cancel()
-    await asyncio.wait({task})
-    parts.relay.subscribe("d1")
-    assert len(parts.offers) == 1
-
-
-async def test_devices_that_stay_away_do_not_block_the_others(parts: Parts) -> None:
-    """Beyond the bound the oldest is acknowledged and counted as dropped."""
-    for mid in range(UNDELIVERED_MAX + 2):
-        parts.relay.take(incoming(mid))
-        parts.offers[mid][2](AWAY)
-    assert parts.connection.acknowledged == [0, 1]
-    assert parts.relay.dropped_total == 2
 
 
 @pytest.mark.parametrize(
@@ -154,9 +136,16 @@ async def test_devices_that_stay_away_do_not_block_the_others(parts: Parts) -> N
 async def test_what_cannot_be_relayed_is_acknowledged_and_counted(parts: Parts, topic: str) -> None:
     """A foreign topic or a malformed bag would come again for ever otherwise."""
     parts.relay.take(IncomingPublish(topic=topic, body=b"", packet_id=5, qos=1))
-    assert parts.offers == []
+    assert parts.accepted == []
     assert parts.connection.acknowledged == [5]
     assert parts.relay.dropped_total == 1
+
+
+async def test_malformed_properties_of_mqtt5_drop_the_message(parts: Parts) -> None:
+    """It would come again for ever otherwise."""
+    parts.relay.take(replace(incoming(5), properties=b"\xff"))
+    assert parts.accepted == []
+    assert parts.connection.acknowledged == [5]
 
 
 async def test_a_message_whose_body_was_cut_is_dropped_with_its_size(parts: Parts) -> None:
@@ -166,21 +155,13 @@ async def test_a_message_whose_body_was_cut_is_dropped_with_its_size(parts: Part
     cut = IncomingPublish(topic=topic, body=None, packet_id=5, qos=1, size=300_000)
     with capture_logs() as lines:
         parts.relay.take(cut)
-    assert parts.offers == []
+    assert parts.accepted == []
     assert parts.connection.acknowledged == [5]
     assert parts.relay.dropped_total == 1
     [line] = lines
     assert line["event"] == "device_bound.message_dropped"
     assert "300000 bytes" in line["reason"]
     assert "topic" not in line["reason"]
-
-
-async def test_a_message_refused_for_good_is_dropped(parts: Parts) -> None:
-    """Too large for the device: acknowledged, counted."""
-    parts.relay.take(incoming(1))
-    parts.offers[0][2](SendResult(FailureKind.TOO_LARGE, "packet too large"))
-    assert parts.connection.acknowledged == [1]
-    assert parts.relay.dropped_total == 1
 
 
 async def test_answers_after_the_connection_count_for_nothing() -> None:
@@ -195,7 +176,7 @@ async def test_answers_after_the_connection_count_for_nothing() -> None:
         second = ScriptedConnection()
         task = group.create_task(parts.relay.run(second, parts.guard))
         await parts.clock.advance(0)
-        parts.offers[0][2](DELIVERED)
+        parts.done[0]()
         assert parts.connection.acknowledged == []
         assert second.acknowledged == []
         task.cancel()

@@ -1,0 +1,442 @@
+"""Messages to devices and modules: from where they are taken to where they are acknowledged.
+
+Owns the mailboxes, their bounds, and what becomes of every message. It calls the table, the request
+queues of the devices, and the listener's delivery. Invariants: a message is acknowledged to its
+sender once it is durable, or refused because of a bound; it leaves the table with its client's
+acknowledgement, at the end of its life, after too many deliveries, or by an operator; the end of
+each is counted once, and its sender is informed if it asked for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from edgehub.device_bound.mailbox import Mailbox
+from edgehub.device_bound.message import (
+    DEAD,
+    TTL_S_MAX,
+    DeviceMessage,
+    Fate,
+    QueueDepthExceededError,
+    size_of,
+)
+from edgehub.devices.request_queue import RequestKind
+from edgehub.message import DEFAULT_PRIORITY, FailureKind, Priority, RefusedByClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock
+    from edgehub.device_bound.message import Origin
+    from edgehub.device_bound.table import DeviceMessageTable
+    from edgehub.devices.request_queues import RequestQueues
+    from edgehub.message import Message, SendResult
+    from edgehub.mqtt.property_bag import Properties
+
+RETRY_S: Final = 1.0
+"""After a failed delivery, where the client does not say another time."""
+
+LOOK_S: Final = 1.0
+"""How often the end of lives is looked for."""
+
+DEAD_MAX: Final = 1_000
+"""Dead letters kept; the oldest leave."""
+
+_ENDED_MAX: Final = 1_000
+"""Messages that have ended and are still among the lives."""
+
+log = structlog.get_logger(__name__)
+
+
+class Send(Protocol):
+    """Sends to a connected client; see `MqttListener.send_message`."""
+
+    def __call__(
+        self,
+        target: str,
+        bag: str,
+        message: Message,
+        settle: Callable[[SendResult], None],
+        *,
+        dup: bool,
+        written: Callable[[], None],
+    ) -> None:
+        """Send a message; `settle` is called once, `written` when it leaves this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxOptions:
+    """Bounds and defaults.
+
+    Attributes:
+        waiting_max: Messages per client.
+        bytes_max: Bytes of all messages.
+        ttl_s: Life of a message whose sender names none.
+        deliveries_max: Deliveries after which a message becomes a dead letter.
+    """
+
+    waiting_max: int
+    bytes_max: int
+    ttl_s: int
+    deliveries_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxStatistics:
+    """All mailboxes at one moment.
+
+    Attributes:
+        clients: Devices and modules with messages.
+        waiting: Messages that wait or are in flight.
+        in_flight: Of them, those without an acknowledgement yet.
+        bytes: Of all that wait.
+        dead: Dead letters.
+        accepted_total: Messages stored since the start.
+        ended_total: Messages by what became of them, since the start.
+    """
+
+    clients: int
+    waiting: int
+    in_flight: int
+    bytes: int
+    dead: int
+    accepted_total: int
+    ended_total: dict[str, int]
+
+
+class Mailboxes:
+    """The messages to all devices and modules.
+
+    Args:
+        table: Keeps them.
+        options: Bounds and defaults.
+        clock: Timers.
+        now_ms: Hub time.
+        utc_ms: Returns the UTC of a hub time, None = it is not known.
+        new_id: Makes an id for a message without one.
+        queues: The request queues of devices.
+        send: Sends to connected clients.
+        report: Informs senders: message, what became of it, details.
+    """
+
+    def __init__(  # noqa: PLR0913 - its neighbours, each by name
+        self,
+        table: DeviceMessageTable,
+        options: MailboxOptions,
+        *,
+        clock: Clock,
+        now_ms: Callable[[], int],
+        utc_ms: Callable[[int], int | None],
+        new_id: Callable[[], str],
+        queues: RequestQueues,
+        send: Send,
+        report: Callable[[DeviceMessage, Fate, str], None],
+    ) -> None:
+        self.options = options
+        self._table = table
+        self._clock = clock
+        self._now_ms = now_ms
+        self._utc_ms = utc_ms
+        self._new_id = new_id
+        self._queues = queues
+        self._send = send
+        self._report = report
+        self._boxes: dict[str, Mailbox] = {}
+        self._dead: OrderedDict[int, DeviceMessage] = OrderedDict()
+        self._lives: list[tuple[int, int, DeviceMessage]] = []
+        """By the end of their lives; some have ended otherwise."""
+        self._last_number = 0
+        self._waiting = self._bytes = self._accepted = 0
+        self._ended: Counter[Fate] = Counter()
+        self.newest = dict.fromkeys(Fate, "")
+        """Target and id of the newest message with each fate."""
+
+    async def load(self) -> None:
+        """Read what is stored, before any client is connected."""
+        for message in await self._table.load():
+            self._last_number = message.number
+            if message.dead is None:
+                self._insert(message)
+            else:
+                self._dead[message.number] = message
+
+    async def run(self) -> None:
+        """End lives until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            self.expire()
+
+    def accept(
+        self,
+        target: str,
+        body: bytes,
+        properties: Properties,
+        system: Properties,
+        *,
+        origin: Origin,
+        priority: Priority = DEFAULT_PRIORITY,
+        ttl_ms: int | None = None,
+    ) -> tuple[DeviceMessage, asyncio.Future[None]]:
+        """Take a message.
+
+        Args:
+            target: `<device>` or `<device>/<module>`.
+            body: Payload.
+            properties: Application properties.
+            system: System properties; `messageId` is the id of the message, if it has one.
+            origin: Who sent it.
+            priority: 0 to 9, or the default one behind them.
+            ttl_ms: How long it may wait, None = the default; at most 48 h.
+
+        Returns:
+            The message, and a future that is done once it is durable; it fails with a StoreError.
+
+        Raises:
+            QueueDepthExceededError: There is no room for it; the sender is informed if it asked
+                for that.
+            orjson.JSONEncodeError: A property cannot be written as UTF-8.
+        """
+        now_ms = self._now_ms()
+        longest_ms = TTL_S_MAX * 1000
+        ttl_ms = self.options.ttl_s * 1000 if ttl_ms is None else min(ttl_ms, longest_ms)
+        message = DeviceMessage(
+            target=target,
+            message_id=system.get("messageId") or self._new_id(),
+            properties=properties,
+            system=system,
+            body=body,
+            priority=priority,
+            origin=origin,
+            enqueued_ms=now_ms,
+            expires_ms=now_ms + ttl_ms,
+            size=size_of(properties, system, body),
+        )
+        self._check_room(message)
+        message.number = self._last_number + 1
+        stored = self._table.add(message)
+        self._last_number = message.number
+        self._accepted += 1
+        self._insert(message)
+        stored.add_done_callback(partial(self._stored, message))
+        return message, stored
+
+    def listening(self, target: str, listens: bool) -> None:
+        """Record that a client begins or ceases to listen."""
+        box = self._box(target)
+        box.listens = listens
+        if listens:
+            # Most clients expect the answer to their SUBSCRIBE before what it brings.
+            asyncio.get_running_loop().call_soon(self._pump, box)
+        self._forget_unused(box)
+
+    def expire(self) -> None:
+        """End the lives that are over; messages in flight are left until their result is known."""
+        now_ms = self._now_ms()
+        while self._lives and self._lives[0][0] <= now_ms:
+            _, _, message = heapq.heappop(self._lives)
+            box = self._boxes.get(message.target)
+            if box is not None and message in box.messages and message not in box.in_flight:
+                self._end(box, message, Fate.EXPIRED)
+
+    def of(self, target: str) -> list[DeviceMessage]:
+        """Return the messages that wait for a client, the next one first."""
+        box = self._boxes.get(target)
+        return [] if box is None else list(box.messages)
+
+    def waits(self, target: str, message_id: str) -> bool:
+        """Return whether a message with this id waits for a client."""
+        return any(each.message_id == message_id for each in self.of(target))
+
+    def in_flight(self, message: DeviceMessage) -> bool:
+        """Return whether a message was handed to its client's connection."""
+        box = self._boxes.get(message.target)
+        return box is not None and message in box.in_flight
+
+    def dead(self, target: str) -> list[DeviceMessage]:
+        """Return the dead letters of a client, the oldest first."""
+        return [message for message in self._dead.values() if message.target == target]
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of messages that wait, by client."""
+        return {target: len(box.messages) for target, box in self._boxes.items() if box.messages}
+
+    async def purge(self, target: str, message_id: str | None, *, dead: bool) -> int:
+        """Remove messages that are not in flight.
+
+        Args:
+            target: Whose.
+            message_id: Only those with this id, None = all.
+            dead: Dead letters instead of those that wait.
+
+        Returns:
+            How many were removed.
+
+        Raises:
+            StoreError: It could not be written.
+        """
+        box = self._box(target)
+        found = self.dead(target) if dead else [m for m in box.messages if m not in box.in_flight]
+        found = [each for each in found if message_id in (None, each.message_id)]
+        stored: asyncio.Future[None] | None = None
+        for message in found:
+            if dead:
+                del self._dead[message.number]
+                stored = self._table.remove(message)
+            else:
+                stored = self._end(box, message, Fate.PURGED)
+        self._forget_unused(box)
+        if stored is not None:
+            await stored
+        return len(found)
+
+    def statistics(self) -> MailboxStatistics:
+        """Return the mailboxes as they are now."""
+        boxes = [box for box in self._boxes.values() if box.messages]
+        return MailboxStatistics(
+            clients=len(boxes),
+            waiting=self._waiting,
+            in_flight=sum(len(box.in_flight) for box in boxes),
+            bytes=self._bytes,
+            dead=len(self._dead),
+            accepted_total=self._accepted,
+            ended_total={fate.value: self._ended[fate] for fate in Fate},
+        )
+
+    def close(self) -> None:
+        """Stop the timers; nothing is sent any more."""
+        for box in self._boxes.values():
+            box.listens = False
+            if box.retry is not None:
+                box.retry.cancel()
+
+    def _check_room(self, message: DeviceMessage) -> None:
+        box = self._boxes.get(message.target)
+        depth = 0 if box is None else len(box.messages)
+        full = ""
+        if depth >= self.options.waiting_max:
+            full = f"{depth} messages wait for {message.target} (device_bound.waiting_max)"
+        elif self._bytes + message.size > self.options.bytes_max:
+            full = f"{self._bytes} bytes wait for all clients (device_bound.bytes_max)"
+        if full:
+            self._record(message, Fate.QUEUE_DEPTH_EXCEEDED, full)
+            raise QueueDepthExceededError(full)
+
+    def _insert(self, message: DeviceMessage) -> None:
+        self._box(message.target).add(message)
+        self._waiting += 1
+        self._bytes += message.size
+        heapq.heappush(self._lives, (message.expires_ms, message.number, message))
+        if len(self._lives) > 2 * self._waiting + _ENDED_MAX:
+            waiting = [each for box in self._boxes.values() for each in box.messages]
+            self._lives = [(each.expires_ms, each.number, each) for each in waiting]
+            heapq.heapify(self._lives)
+
+    def _stored(self, message: DeviceMessage, stored: asyncio.Future[None]) -> None:
+        # A store that is closed takes nothing more, and the sender has no acknowledgement.
+        box = self._boxes.get(message.target)
+        if box is not None and not stored.cancelled() and stored.exception() is None:
+            self._pump(box)
+
+    def _box(self, target: str) -> Mailbox:
+        box = self._boxes.get(target)
+        if box is None:
+            box = self._boxes[target] = Mailbox(target, listens=False)
+        return box
+
+    def _forget_unused(self, box: Mailbox) -> None:
+        if box.is_unused:
+            self._boxes.pop(box.target, None)
+
+    def _pump(self, box: Mailbox) -> None:
+        while (message := box.next()) is not None:
+            box.in_flight.add(message)
+            queue = self._queues.of(message.device_id)
+            queue.call(RequestKind.DOWNLINK, partial(self._deliver, box, message))
+
+    def _deliver(self, box: Mailbox, message: DeviceMessage) -> None:
+        now_ms = self._now_ms()
+        if message.expires_ms <= now_ms:
+            self._end(box, message, Fate.EXPIRED)
+            self._pump(box)
+            return
+        bag, leaving = message.outgoing(now_ms, self._utc_ms(message.expires_ms))
+        self._send(
+            box.target,
+            bag,
+            leaving,
+            partial(self._settle, box, message),
+            dup=message.deliveries > 0,
+            written=partial(self._written, message),
+        )
+
+    def _written(self, message: DeviceMessage) -> None:
+        message.deliveries += 1
+        self._table.count(message)
+
+    def _settle(self, box: Mailbox, message: DeviceMessage, result: SendResult) -> None:
+        box.in_flight.discard(message)
+        if result.kind is None:
+            self._end(box, message, Fate.SUCCESS)
+        elif isinstance(result, RefusedByClient) or result.kind in {
+            FailureKind.REJECTED,
+            FailureKind.TOO_LARGE,
+        }:
+            self._end(box, message, Fate.REJECTED, result.reason)
+        elif message.deliveries >= self.options.deliveries_max:
+            detail = f"delivered {message.deliveries} times, the last time: {result.reason}"
+            self._end(box, message, Fate.DELIVERY_COUNT_EXCEEDED, detail)
+        elif message.expires_ms <= self._now_ms():
+            self._end(box, message, Fate.EXPIRED)
+        elif result.kind not in {FailureKind.TIMEOUT, FailureKind.DISCONNECTED}:
+            self._pause(box, result.retry_after_s or RETRY_S)
+        self._pump(box)
+        self._forget_unused(box)
+
+    def _pause(self, box: Mailbox, seconds: float) -> None:
+        if box.retry is None and box.listens:
+            box.retry = self._clock.call_later(seconds, partial(self._retry, box))
+
+    def _retry(self, box: Mailbox) -> None:
+        box.retry = None
+        self._pump(box)
+        self._forget_unused(box)
+
+    def _end(
+        self, box: Mailbox, message: DeviceMessage, fate: Fate, detail: str = ""
+    ) -> asyncio.Future[None] | None:
+        """End a message; returns a future that is done once its removal is durable."""
+        self._take_out(box, message)
+        # Before the change of the table, so that both are in one commit.
+        self._record(message, fate, detail)
+        if fate not in DEAD:
+            return self._table.remove(message)
+        message.dead, message.body = f"{fate}: {detail}", b""
+        self._dead[message.number] = message
+        self._table.bury(message)
+        log.warning(
+            "device_bound.dead_letter",
+            target=message.target,
+            message_id=message.message_id,
+            reason=message.dead,
+        )
+        while len(self._dead) > DEAD_MAX:
+            self._table.remove_later(self._dead.popitem(last=False)[1])
+        return None
+
+    def _take_out(self, box: Mailbox, message: DeviceMessage) -> None:
+        box.remove(message)
+        self._waiting -= 1
+        self._bytes -= message.size
+
+    def _record(self, message: DeviceMessage, fate: Fate, detail: str) -> None:
+        self._ended[fate] += 1
+        self.newest[fate] = f"{message.target}, {message.message_id}"
+        if message.wants(fate):
+            self._report(message, fate, detail)

@@ -1,0 +1,191 @@
+"""One message to a device or module, and what becomes of it.
+
+Owns no state. Invariant: a message that exists has a valid target, an id and an end of its life.
+
+Source: Azure IoT Hub, "Understand cloud-to-device messaging from an IoT hub" (states, delivery
+count, time to live, feedback).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.errors import EdgeHubError
+from edgehub.message import Message
+from edgehub.mqtt.property_bag import build_bag, outgoing
+
+if TYPE_CHECKING:
+    from edgehub.message import Priority
+    from edgehub.mqtt.property_bag import Properties
+
+TTL_S_MAX: Final = 48 * 3600
+"""Longest life of a message, as at Azure IoT Hub."""
+
+ACK_PROPERTY: Final = "iothub-ack"
+FEEDBACK_TYPE: Final = "application/vnd.microsoft.iothub.feedback.json"
+OVERHEAD_BYTES: Final = 200
+"""What a message takes in memory in addition to its texts and body."""
+
+
+class QueueDepthExceededError(EdgeHubError):
+    """As many messages wait for the client, or for all, as may."""
+
+
+class Origin(StrEnum):
+    """Who sent a message."""
+
+    API = "api"  # the HTTP API or the command line
+    CLIENT = "client"  # a client of this hub with the right
+    UPSTREAM = "upstream"  # the parent hub or the cloud
+
+
+class Fate(StrEnum):
+    """What became of a message; the words of Azure IoT Hub's feedback."""
+
+    SUCCESS = "Success"
+    EXPIRED = "Expired"
+    DELIVERY_COUNT_EXCEEDED = "DeliveryCountExceeded"
+    REJECTED = "Rejected"
+    PURGED = "Purged"
+    QUEUE_DEPTH_EXCEEDED = "QueueDepthExceeded"
+
+
+DEAD: Final = frozenset({Fate.DELIVERY_COUNT_EXCEEDED, Fate.REJECTED})
+"""Fates after which a message is kept as a dead letter."""
+
+_WANTED: Final = {
+    "positive": frozenset({Fate.SUCCESS}),
+    "negative": frozenset(Fate) - {Fate.SUCCESS},
+    "full": frozenset(Fate),
+}
+ACKS: Final = ("none", *_WANTED)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class DeviceMessage:
+    """A message to a device or module.
+
+    Attributes:
+        target: `<device>` or `<device>/<module>`.
+        message_id: Given by the sender, or made by the hub.
+        properties: Application properties.
+        system: System properties by the names that conditions use.
+        body: Payload; empty once it is a dead letter, whose payload is on disk only.
+        priority: 0 to 9, or the default one behind them.
+        origin: Who sent it.
+        enqueued_ms: Hub time at which it was stored.
+        expires_ms: Hub time at which its life ends.
+        number: Order of arrival; 0 = it is not stored yet.
+        deliveries: How often it was written to its client.
+        dead: Why it will not be sent any more, None = it waits.
+        size: Bytes that it counts against bounds.
+    """
+
+    target: str
+    message_id: str
+    properties: Properties
+    system: Properties
+    body: bytes
+    priority: Priority
+    origin: Origin
+    enqueued_ms: int
+    expires_ms: int
+    number: int = 0
+    deliveries: int = 0
+    dead: str | None = None
+    size: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Return what messages of one client are sorted by."""
+        return self.priority, self.number
+
+    @property
+    def device_id(self) -> str:
+        """Return the device that it is for, or whose module it is for."""
+        return self.target.partition("/")[0]
+
+    def wants(self, fate: Fate) -> bool:
+        """Return whether its sender wants to be informed of what became of it."""
+        ack = self.properties.get(ACK_PROPERTY) or self.system.get("ack") or ""
+        return fate in _WANTED.get(ack, ())
+
+    def header(self) -> bytes:
+        """Return id and properties as they are stored.
+
+        Raises:
+            orjson.JSONEncodeError: A text cannot be written as UTF-8.
+        """
+        return orjson.dumps((self.message_id, self.properties, self.system))
+
+    def outgoing(self, now_ms: int, expires_utc_ms: int | None) -> tuple[str, Message]:
+        """Return property bag and message as its client gets them.
+
+        Args:
+            now_ms: Hub time.
+            expires_utc_ms: UTC of the end of its life, None = it is not known.
+        """
+        system = {
+            **self.system,
+            "messageId": self.message_id,
+            "to": address_of(self.target),
+        }
+        system.pop("absolute-expiry-time", None)
+        if expires_utc_ms is not None:
+            system["absolute-expiry-time"] = utc_text(expires_utc_ms)
+        left_ms = max(0, self.expires_ms - now_ms)
+        message = outgoing(
+            Message("", None, "", self.properties, system, self.body, expiry_ms=left_ms)
+        )
+        return build_bag(message, sender=False), message
+
+
+def address_of(target: str) -> str:
+    """Return the address of a client as `$.to` has it."""
+    device_id, _, module_id = target.partition("/")
+    module = f"/modules/{module_id}" if module_id else ""
+    return f"/devices/{device_id}{module}/messages/devicebound"
+
+
+def size_of(properties: Properties, system: Properties, body: bytes) -> int:
+    """Return the bytes that a message counts against bounds."""
+    texts = sum(len(name) + len(value or "") for name, value in (properties | system).items())
+    return len(body) + texts + OVERHEAD_BYTES
+
+
+def milliseconds_left(system: Properties, utc_ms: int) -> int | None:
+    """Return what is left until the expiry that a sender gave, None = it gave none."""
+    given = system.get("absolute-expiry-time")
+    if not given:
+        return None
+    try:
+        expiry = datetime.fromisoformat(given)
+    except ValueError:
+        return None
+    if expiry.tzinfo is None:
+        expiry = expiry.replace(tzinfo=UTC)
+    return max(0, int(expiry.timestamp() * 1000) - utc_ms)
+
+
+def utc_text(utc_ms: int) -> str:
+    """Return a time as ISO 8601 in UTC, with milliseconds."""
+    moment = datetime.fromtimestamp(utc_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def feedback_record(message: DeviceMessage, fate: Fate, detail: str, utc_ms: int) -> dict[str, Any]:
+    """Return what a sender is informed of, in the form of Azure IoT Hub's feedback."""
+    device_id, _, module_id = message.target.partition("/")
+    record = {
+        "originalMessageId": message.message_id,
+        "statusCode": fate.value,
+        "description": detail or fate.value,
+        "enqueuedTimeUtc": utc_text(utc_ms),
+        "deviceId": device_id,
+    }
+    return {**record, "moduleId": module_id} if module_id else record

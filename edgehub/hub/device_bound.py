@@ -1,0 +1,203 @@
+"""Messages to devices and modules as a part of the hub."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.device_bound.mailboxes import Mailboxes, MailboxOptions
+from edgehub.device_bound.message import (
+    FEEDBACK_TYPE,
+    Fate,
+    Origin,
+    QueueDepthExceededError,
+    feedback_record,
+    milliseconds_left,
+)
+from edgehub.device_bound.table import DeviceMessageTable
+from edgehub.heads.mqtt.topics import ClientTopic
+from edgehub.hub.part import Part
+from edgehub.local_message import ignore_result
+from edgehub.message import Message
+from edgehub.operations.device_messages import DeviceMessageOperations
+from edgehub.telemetry.losses import Loss
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping, Sequence
+
+    from edgehub.clock import Clock
+    from edgehub.device_bound.message import DeviceMessage
+    from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.request_queues import RequestQueues
+    from edgehub.heads.mqtt.listener import MqttListener
+    from edgehub.mqtt.property_bag import Properties
+    from edgehub.operations.operation import Operation
+    from edgehub.router import Router
+    from edgehub.settings.configuration import Configuration
+    from edgehub.settings.device_bound import DeviceBoundSettings
+    from edgehub.store.store import Store
+
+
+class DeviceBoundPart(Part):
+    """The mailboxes of devices and modules.
+
+    Args:
+        settings: Bounds and defaults.
+        hub_id: Sender of feedback.
+        store: Keeps the messages.
+        router: Takes feedback.
+        queues: The request queues of devices.
+        flags: Which devices this hub owns.
+        listener: Delivers, and knows who listens.
+        clock: For all timers.
+    """
+
+    name = "device_bound"
+
+    def __init__(
+        self,
+        settings: DeviceBoundSettings,
+        *,
+        hub_id: str,
+        store: Store,
+        router: Router,
+        queues: RequestQueues,
+        flags: Flags,
+        listener: MqttListener,
+        clock: Clock,
+    ) -> None:
+        self._hub_id = hub_id
+        self._store = store
+        self._router = router
+        self._flags = flags
+        self._mailboxes = Mailboxes(
+            DeviceMessageTable(store),
+            _options(settings),
+            clock=clock,
+            now_ms=store.hub_time.now_ms,
+            utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_is_trusted else None,
+            new_id=lambda: str(uuid.uuid4()),
+            queues=queues,
+            send=listener.send_message,
+            report=self._report,
+        )
+        self._newest: asyncio.Future[None] | None = None
+        listener.follow(ClientTopic.MESSAGES, self._mailboxes.listening)
+
+    async def open(self) -> None:
+        """Read the messages that are stored."""
+        await self._mailboxes.load()
+
+    async def run(self) -> None:
+        """End lives until cancelled."""
+        await self._mailboxes.run()
+
+    async def close(self) -> None:
+        """Stop the timers."""
+        self._mailboxes.close()
+
+    def accept(
+        self,
+        target: str,
+        body: bytes,
+        properties: Properties,
+        system: Properties,
+        *,
+        expiry_ms: int | None,
+        dup: bool,
+        done: Callable[[], None],
+    ) -> None:
+        """Take a message of a peer upstream; see `edgehub.endpoints.device_bound.Accept`."""
+        message_id = system.get("messageId")
+        if dup and message_id and self._mailboxes.waits(target, message_id):
+            self._acknowledge_in_turn(done)
+            return
+        if expiry_ms is None and self._store.clock_is_trusted:
+            now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
+            expiry_ms = milliseconds_left(system, now_ms)
+        try:
+            _, stored = self._mailboxes.accept(
+                target, body, properties, system, origin=Origin.UPSTREAM, ttl_ms=expiry_ms
+            )
+        except QueueDepthExceededError:
+            # Kept without an acknowledgement, it would keep those for other devices from coming.
+            self._acknowledge_in_turn(done)
+            return
+        self._newest = stored
+        self._acknowledge_in_turn(done)
+
+    def _acknowledge_in_turn(self, done: Callable[[], None]) -> None:
+        """Acknowledge after all that came before it: peers want PUBACKs in order."""
+
+        def settled(stored: asyncio.Future[None]) -> None:
+            if not stored.cancelled() and stored.exception() is None:
+                done()
+
+        if self._newest is None:
+            done()
+        else:
+            self._newest.add_done_callback(settled)
+
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Apply bounds and defaults; what waits already stays."""
+        self._mailboxes.options = _options(configuration.settings.device_bound)
+        return {}
+
+    def status(self) -> dict[str, Any]:
+        """Return figures of all mailboxes."""
+        return {"device_bound": asdict(self._mailboxes.statistics())}
+
+    def operations(self) -> Sequence[Operation]:
+        """Return what is asked of messages to devices."""
+        return DeviceMessageOperations(self._store, self._mailboxes, self._flags).table()
+
+    def losses(self) -> list[Loss]:
+        """Return what devices did not get since the start."""
+        ended = self._mailboxes.statistics().ended_total
+        return [
+            Loss(
+                key=("device_bound", fate.value),
+                total=ended[fate.value],
+                what="to a device {was} not delivered",
+                why=why,
+                example=self._mailboxes.newest[fate],
+                hint=hint,
+                event="device_bound.messages_lost",
+                fields={"fate": fate.value, "newest": self._mailboxes.newest[fate]},
+            )
+            for fate, (why, hint) in _LOSSES.items()
+        ]
+
+    def _report(self, message: DeviceMessage, fate: Fate, detail: str) -> None:
+        now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
+        body = orjson.dumps([feedback_record(message, fate, detail, now_ms)])
+        system: Properties = {"contentType": FEEDBACK_TYPE, "contentEncoding": "utf-8"}
+        feedback = Message(self._hub_id, None, "/messages/", {}, system, body)
+        self._router.offer(feedback, ignore_result, 0)
+
+
+def _options(settings: DeviceBoundSettings) -> MailboxOptions:
+    return MailboxOptions(
+        waiting_max=settings.waiting_max,
+        bytes_max=settings.bytes_max,
+        ttl_s=settings.ttl_s,
+        deliveries_max=settings.deliveries_max,
+    )
+
+
+_LOSSES: Final = {
+    Fate.QUEUE_DEPTH_EXCEEDED: (
+        "because as many wait as may (device_bound.waiting_max and bytes_max)",
+        "edgehub device messages DEVICE lists them, edgehub device purge removes them",
+    ),
+    Fate.DELIVERY_COUNT_EXCEEDED: (
+        "because it was never acknowledged (device_bound.deliveries_max)",
+        "edgehub device messages DEVICE lists dead letters",
+    ),
+    Fate.REJECTED: ("because the client rejected it", ""),
+    Fate.EXPIRED: ("before the end of {their} time to live", ""),
+}

@@ -1,0 +1,303 @@
+"""Operations on messages to devices and modules: send, look, remove.
+
+Owns nothing; asks the mailboxes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from edgehub.device_bound.message import ACK_PROPERTY, ACKS, TTL_S_MAX, Origin
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.ids import ID_RULE, is_device_id
+from edgehub.message import DEFAULT_PRIORITY, PROPERTIES_MAX, WORST_EXPLICIT_PRIORITY, Priority
+from edgehub.mqtt.property_bag import is_reserved
+from edgehub.operations.arguments import document as json_value
+from edgehub.operations.arguments import flag, text, whole
+from edgehub.operations.documents import utc_text
+from edgehub.operations.operation import Argument, ArgumentError, ArgumentKind, Operation, Resource
+from edgehub.operations.problem import ProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.device_bound.mailboxes import Mailboxes
+    from edgehub.device_bound.message import DeviceMessage
+    from edgehub.devices.affinity.flags import Flags
+    from edgehub.store.store import Store
+
+    Arguments = Mapping[str, Any]
+
+BODY_BYTES_MAX: Final = 262_144
+ID_CHARS_MAX: Final = 128
+
+_DEVICE: Final = text("device_id", "The device.", required=True)
+_MODULE: Final = text("module_id", "Its module; absent = the device itself.")
+_PATH: Final = "/api/v1/devices/{device_id}/messages"
+
+
+class SentMessage(TypedDict):
+    """A message that is stored for a device or module.
+
+    Attributes:
+        expires: When its life ends, UTC.
+        waiting: Messages that wait for this client now.
+    """
+
+    message_id: str
+    expires: str
+    waiting: int
+
+
+class DeviceMessageDocument(TypedDict):
+    """A message to a device or module.
+
+    Attributes:
+        priority: null = after all others.
+        origin: `api`, `client` or `upstream`.
+        deliveries: How often it was written to its client.
+        in_flight: Its client has it and has not acknowledged it.
+        dead: Why it is not sent any more, null = it waits.
+        size: Bytes that it counts against bounds.
+    """
+
+    message_id: str
+    priority: int | None
+    origin: str
+    enqueued: str
+    expires: str
+    deliveries: int
+    in_flight: bool
+    dead: str | None
+    size: int
+
+
+class DeviceMessagesDocument(TypedDict):
+    """The messages to one device or module.
+
+    Attributes:
+        waiting: The next one first.
+        dead_letters: The oldest first.
+    """
+
+    device_id: str
+    module_id: str | None
+    waiting: list[DeviceMessageDocument]
+    dead_letters: list[DeviceMessageDocument]
+
+
+class PurgedMessages(TypedDict):
+    """How many messages were removed."""
+
+    purged: int
+
+
+class DeviceMessageOperations:
+    """Operations on messages to devices and modules.
+
+    Args:
+        store: Knows times.
+        mailboxes: The messages.
+        flags: Which devices this hub owns.
+    """
+
+    __slots__ = ("_flags", "_mailboxes", "_store")
+
+    def __init__(self, store: Store, mailboxes: Mailboxes, flags: Flags) -> None:
+        self._store = store
+        self._mailboxes = mailboxes
+        self._flags = flags
+
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="device send",
+                about="Store a message for a device or module; it leaves once the client listens.",
+                handler=self._send,
+                result=SentMessage,
+                arguments=_SEND,
+                changes=True,
+                resource=Resource(method="POST", path=_PATH),
+            ),
+            Operation(
+                name="device messages",
+                about="List the messages that wait for a device or module, and dead letters.",
+                handler=self._list,
+                result=DeviceMessagesDocument,
+                arguments=(_DEVICE, _MODULE),
+                resource=Resource(method="GET", path=_PATH),
+            ),
+            Operation(
+                name="device purge",
+                about="Remove messages to a device or module that it has not got yet.",
+                handler=self._purge,
+                result=PurgedMessages,
+                arguments=(
+                    _DEVICE,
+                    _MODULE,
+                    text("message_id", "Only this one."),
+                    flag("dead", "Dead letters instead of messages that wait."),
+                ),
+                changes=True,
+                resource=Resource(method="DELETE", path=_PATH),
+            ),
+        ]
+
+    async def _send(self, arguments: Arguments) -> dict[str, Any]:
+        target = _target(arguments)
+        if self._flags.of(arguments["device_id"]) is not Ownership.OWNER:
+            raise ProblemError(
+                HTTPStatus.CONFLICT,
+                "not_owner",
+                f"another hub speaks for {arguments['device_id']}",
+                hint="send it there; `edgehub device ledger` shows which hub took the device",
+            )
+        ttl_s, priority = arguments.get("ttl_s"), arguments.get("priority")
+        message, stored = self._mailboxes.accept(
+            target,
+            _body(arguments),
+            _properties(arguments),
+            _system(arguments),
+            origin=Origin.API,
+            priority=DEFAULT_PRIORITY if priority is None else Priority(priority),
+            ttl_ms=None if ttl_s is None else ttl_s * 1000,
+        )
+        await stored
+        return {
+            "message_id": message.message_id,
+            "expires": self._utc(message.expires_ms),
+            "waiting": len(self._mailboxes.of(target)),
+        }
+
+    async def _list(self, arguments: Arguments) -> dict[str, Any]:
+        target = _target(arguments)
+        return {
+            "device_id": arguments["device_id"],
+            "module_id": arguments.get("module_id"),
+            "waiting": self._documents(self._mailboxes.of(target)),
+            "dead_letters": self._documents(self._mailboxes.dead(target)),
+        }
+
+    async def _purge(self, arguments: Arguments) -> dict[str, Any]:
+        purged = await self._mailboxes.purge(
+            _target(arguments), arguments.get("message_id"), dead=arguments["dead"]
+        )
+        return {"purged": purged}
+
+    def _documents(self, messages: list[DeviceMessage]) -> list[dict[str, Any]]:
+        return [
+            {
+                "message_id": each.message_id,
+                "priority": None if each.priority == DEFAULT_PRIORITY else each.priority,
+                "origin": each.origin.value,
+                "enqueued": self._utc(each.enqueued_ms),
+                "expires": self._utc(each.expires_ms),
+                "deliveries": each.deliveries,
+                "in_flight": self._mailboxes.in_flight(each),
+                "dead": each.dead,
+                "size": each.size,
+            }
+            for each in messages
+        ]
+
+    def _utc(self, hub_ms: int) -> str:
+        return utc_text(self._store.utc_ms(hub_ms))
+
+
+_SEND: Final = (
+    _DEVICE,
+    _MODULE,
+    Argument(name="body", about="Payload as text.", kind=ArgumentKind.FILE),
+    Argument(name="body_base64", about="Payload in base64.", kind=ArgumentKind.FILE),
+    json_value("properties", "an object of texts: application properties"),
+    text("message_id", "Its id; absent = the hub makes one."),
+    text("correlation_id", "What it answers or belongs to."),
+    text("content_type", "Of the payload."),
+    text("content_encoding", "Of the payload."),
+    whole(
+        "priority",
+        "0 is the best; absent = after all others.",
+        maximum=WORST_EXPLICIT_PRIORITY,
+    ),
+    whole(
+        "ttl_s",
+        "Seconds that it may wait; absent = device_bound.ttl_s.",
+        minimum=1,
+        maximum=TTL_S_MAX,
+    ),
+    text("ack", "Of what the sender is informed.", choices=ACKS),
+)
+
+
+def _target(arguments: Arguments) -> str:
+    device_id, module_id = arguments["device_id"], arguments.get("module_id")
+    for name, value in (("device_id", device_id), ("module_id", module_id)):
+        if value is not None and not is_device_id(value):
+            raise ArgumentError(f"`{name}`: want {ID_RULE}")
+    return device_id if module_id is None else f"{device_id}/{module_id}"
+
+
+def _body(arguments: Arguments) -> bytes:
+    given, packed = arguments.get("body"), arguments.get("body_base64")
+    if given is not None and packed is not None:
+        raise ArgumentError("want `body` or `body_base64`, not both")
+    try:
+        body = (given or "").encode() if packed is None else base64.b64decode(packed, validate=True)
+    except (UnicodeEncodeError, binascii.Error) as error:
+        raise ArgumentError(f"the body: {error}") from error
+    if len(body) > BODY_BYTES_MAX:
+        raise ArgumentError(f"the body has {len(body)} bytes, at most {BODY_BYTES_MAX} are taken")
+    return body
+
+
+def _properties(arguments: Arguments) -> dict[str, str | None]:
+    given = arguments.get("properties")
+    properties: dict[str, str | None] = {}
+    if given is not None:
+        if not isinstance(given, dict) or len(given) > PROPERTIES_MAX:
+            raise ArgumentError(f"`properties`: want an object of at most {PROPERTIES_MAX} texts")
+        for name, value in given.items():
+            _check_text(f"`properties`, {name[:40]!a}", name, value)
+            if not name or is_reserved(name):
+                raise ArgumentError(f"`properties`: {name[:40]!a} is a name that only hubs write")
+            properties[name] = value
+    if arguments.get("ack") not in {None, "none"}:
+        properties[ACK_PROPERTY] = arguments["ack"]
+    return properties
+
+
+def _system(arguments: Arguments) -> dict[str, str | None]:
+    system: dict[str, str | None] = {}
+    for argument, name in _SYSTEM.items():
+        value = arguments.get(argument)
+        if value is None:
+            continue
+        _check_text(f"`{argument}`", value)
+        if len(value) > ID_CHARS_MAX:
+            raise ArgumentError(f"`{argument}`: at most {ID_CHARS_MAX} characters")
+        system[name] = value
+    return system
+
+
+_SYSTEM: Final = {
+    "message_id": "messageId",
+    "correlation_id": "cid",
+    "content_type": "contentType",
+    "content_encoding": "contentEncoding",
+}
+
+
+def _check_text(what: str, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            raise ArgumentError(f"{what}: want a text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"{what}: {error}") from error

@@ -1,0 +1,442 @@
+"""Messages to devices: order, bounds, ends, and what their senders are informed of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from edgehub.clock import ManualClock
+from edgehub.device_bound.mailbox import IN_FLIGHT_MAX
+from edgehub.device_bound.mailboxes import RETRY_S, Mailboxes, MailboxOptions
+from edgehub.device_bound.message import (
+    ACK_PROPERTY,
+    Fate,
+    Origin,
+    QueueDepthExceededError,
+    feedback_record,
+    milliseconds_left,
+)
+from edgehub.devices.request_queue import RequestKind
+from edgehub.devices.request_queues import RequestQueues
+from edgehub.errors import StoreError
+from edgehub.message import (
+    DEFAULT_PRIORITY,
+    DELIVERED,
+    FailureKind,
+    Priority,
+    RefusedByClient,
+    SendResult,
+)
+
+GONE = SendResult(FailureKind.DISCONNECTED, "gone")
+LATE = SendResult(FailureKind.TIMEOUT, "late")
+SLOW = SendResult(FailureKind.THROTTLED, "slow", 5.0)
+NO = RefusedByClient(FailureKind.TRANSIENT, "no")
+
+
+class MemoryTable:
+    """Keeps messages as the table on disk does; writes are durable at once, or when told to."""
+
+    def __init__(self) -> None:
+        self.rows = {}
+        self.held = None
+        self.is_closed = False
+
+    async def load(self):
+        """Return what is stored."""
+        return [self.rows[number] for number in sorted(self.rows)]
+
+    def add(self, message):
+        """Store a message."""
+        message.header()
+        self.rows[message.number] = message
+        return self._future()
+
+    def count(self, message):
+        """See `DeviceMessageTable`; messages are shared."""
+
+    def bury(self, message):
+        """See `count`."""
+
+    def remove(self, message):
+        """Remove a message."""
+        del self.rows[message.number]
+        return self._future()
+
+    remove_later = remove
+
+    def _future(self):
+        future = asyncio.get_running_loop().create_future()
+        if self.is_closed:
+            future.set_exception(StoreError("the store is closed"))
+        elif self.held is None:
+            future.set_result(None)
+        else:
+            self.held.append(future)
+        return future
+
+
+class Bench:
+    """Mailboxes with a client that does what the test says."""
+
+    def __init__(self, table=None, **options) -> None:
+        self.clock = ManualClock()
+        self.table = table or MemoryTable()
+        self.queues = RequestQueues(self.clock)
+        self.sent, self.reports = [], []
+        self.mailboxes = Mailboxes(
+            self.table,
+            MailboxOptions(
+                **{
+                    "waiting_max": 50,
+                    "bytes_max": 2**20,
+                    "ttl_s": 3600,
+                    "deliveries_max": 10,
+                    **options,
+                }
+            ),
+            clock=self.clock,
+            now_ms=self.clock.boottime_ms,
+            utc_ms=lambda hub_ms: hub_ms,
+            new_id=lambda: "made",
+            queues=self.queues,
+            send=self._send,
+            report=lambda message, fate, _: self.reports.append((message.message_id, fate)),
+        )
+
+    def _send(self, target, bag, message, settle, *, dup, written) -> None:
+        del bag
+        written()
+        self.sent.append((target, message.body, dup, settle))
+
+    async def put(self, body, target="d", *, priority=DEFAULT_PRIORITY, ack=None, **options):
+        """Accept a message, and wait until it is durable and has left if it may."""
+        properties = {} if ack is None else {ACK_PROPERTY: ack}
+        message, stored = self.mailboxes.accept(
+            target,
+            body,
+            properties,
+            {"messageId": body.decode()},
+            origin=Origin.API,
+            priority=priority,
+            **options,
+        )
+        await stored
+        await asyncio.sleep(0)
+        return message
+
+    async def listen(self, target="d"):
+        """Have a client listen, and wait until it has what it may get."""
+        self.mailboxes.listening(target, True)
+        await asyncio.sleep(0)
+
+    @property
+    def bodies(self):
+        """Return what was sent, in order."""
+        return [body for _, body, _, _ in self.sent]
+
+    def settle(self, result, at=-1):
+        """Answer for what was sent."""
+        self.sent[at][3](result)
+
+    @property
+    def ended(self):
+        """Return the fates that were counted."""
+        counts = self.mailboxes.statistics().ended_total
+        return {fate: count for fate, count in counts.items() if count}
+
+
+async def test_messages_wait_for_an_absent_device_and_leave_by_priority():
+    """The best one first, by arrival within a priority; gone once acknowledged."""
+    bench = Bench()
+    for body, priority in ((b"1", None), (b"2", 5), (b"3", 0), (b"4", 5)):
+        await bench.put(body, priority=DEFAULT_PRIORITY if priority is None else Priority(priority))
+    await bench.put(b"other", "e")
+    assert bench.sent == []
+    await bench.listen()
+    assert bench.bodies == [b"3", b"2", b"4", b"1"]
+    for at in range(4):
+        bench.settle(DELIVERED, at)
+    assert [each.body for each in bench.table.rows.values()] == [b"other"]
+    assert bench.ended == {"Success": 4}
+
+
+async def test_a_message_is_sent_once_it_is_durable_and_acknowledged_to_its_sender_then():
+    """While its commit runs, neither happens."""
+    bench = Bench()
+    await bench.listen()
+    bench.table.held = []
+    _, stored = bench.mailboxes.accept("d", b"x", {}, {}, origin=Origin.API)
+    await asyncio.sleep(0)
+    assert bench.sent == []
+    bench.table.held[0].set_result(None)
+    await stored
+    await asyncio.sleep(0)
+    assert bench.bodies == [b"x"]
+
+
+async def test_a_closed_store_takes_nothing():
+    """The sender has an error, and nothing is sent."""
+    bench = Bench()
+    await bench.listen()
+    bench.table.is_closed = True
+    with pytest.raises(StoreError):
+        await bench.put(b"x")
+    assert bench.sent == []
+
+
+async def test_so_many_are_in_flight_at_most():
+    """A better message waits for no more than these; the next leaves with an acknowledgement."""
+    bench = Bench()
+    await bench.listen()
+    for number in range(IN_FLIGHT_MAX + 1):
+        await bench.put(b"%d" % number)
+    assert len(bench.sent) == IN_FLIGHT_MAX
+    await bench.put(b"alarm", priority=Priority(0))
+    bench.settle(DELIVERED, 0)
+    assert bench.bodies[-1] == b"alarm"
+    assert bench.mailboxes.statistics().in_flight == IN_FLIGHT_MAX
+
+
+async def test_a_session_that_ends_without_an_acknowledgement():
+    """What was in flight comes again in order, marked as a repetition; nothing else is."""
+    bench = Bench()
+    await bench.listen()
+    for body in (b"1", b"2"):
+        await bench.put(body)
+    bench.mailboxes.listening("d", False)
+    for at in (0, 1):
+        bench.settle(GONE, at)
+    await bench.put(b"3")
+    assert len(bench.sent) == 2
+    await bench.listen()
+    assert [(body, dup) for _, body, dup, _ in bench.sent[2:]] == [
+        (b"1", True),
+        (b"2", True),
+        (b"3", False),
+    ]
+
+
+async def test_a_late_acknowledgement_counts_as_a_delivery_of_which_there_are_ten():
+    """Then the message is a dead letter, and its sender is informed."""
+    bench = Bench()
+    await bench.listen()
+    await bench.put(b"x", ack="negative")
+    for _ in range(10):
+        assert bench.ended == {}
+        bench.settle(LATE)
+    assert len(bench.sent) == 10
+    assert bench.ended == {"DeliveryCountExceeded": 1}
+    assert bench.reports == [("x", Fate.DELIVERY_COUNT_EXCEEDED)]
+    [dead] = bench.mailboxes.dead("d")
+    assert dead.dead.startswith("DeliveryCountExceeded: delivered 10 times")
+    assert bench.mailboxes.of("d") == []
+
+
+async def test_a_client_that_says_no_rejects_the_message():
+    """Any failure code does, also one after which modules' messages would be tried again."""
+    bench = Bench()
+    await bench.listen()
+    await bench.put(b"x", ack="full")
+    bench.settle(NO)
+    assert bench.ended == {"Rejected": 1}
+    assert bench.reports == [("x", Fate.REJECTED)]
+
+
+async def test_a_failure_of_the_connection_pauses_the_client_alone():
+    """It is tried again when the connection says, or after a second; others go on."""
+    bench = Bench()
+    for target in ("d", "e"):
+        await bench.listen(target)
+        await bench.put(target.encode(), target)
+    bench.settle(SLOW, 0)
+    await bench.put(b"d2")
+    await bench.put(b"e2", "e")
+    assert bench.bodies == [b"d", b"e", b"e2"]
+    await bench.clock.advance(4.9)
+    assert len(bench.sent) == 3
+    await bench.clock.advance(0.2)
+    assert bench.bodies[3:] == [b"d", b"d2"]
+    bench.settle(SendResult(FailureKind.TRANSIENT, "closing"))
+    await bench.clock.advance(RETRY_S)
+    assert bench.bodies[5:] == [b"d2"]
+
+
+async def test_lives_end_where_the_message_is_not_in_flight():
+    """By the time its sender named, the default, or 48 h; what is in flight may be acknowledged."""
+    bench = Bench(ttl_s=100)
+    await bench.put(b"short", ttl_ms=10_000, ack="negative")
+    await bench.put(b"default")
+    await bench.put(b"long", ttl_ms=10**9)
+    await bench.clock.advance(10)
+    bench.mailboxes.expire()
+    assert bench.ended == {"Expired": 1}
+    assert bench.reports == [("short", Fate.EXPIRED)]
+    await bench.listen()
+    assert bench.bodies == [b"default", b"long"]
+    await bench.clock.advance(48 * 3600)
+    bench.mailboxes.expire()
+    assert len(bench.mailboxes.of("d")) == 2
+    bench.settle(DELIVERED, 0)
+    bench.settle(GONE, 1)
+    assert bench.ended == {"Expired": 2, "Success": 1}
+    assert bench.table.rows == {}
+
+
+@pytest.mark.parametrize(
+    ("ack", "informed"),
+    [
+        (None, []),
+        ("none", []),
+        ("positive", [Fate.SUCCESS]),
+        ("negative", [Fate.PURGED]),
+        ("full", [Fate.SUCCESS, Fate.PURGED]),
+        ("nonsense", []),
+    ],
+)
+async def test_the_sender_is_informed_as_it_asked(ack, informed):
+    """Of a delivery, of an end without one, of both, or of neither."""
+    bench = Bench()
+    await bench.listen()
+    await bench.put(b"1", ack=ack)
+    bench.settle(DELIVERED)
+    bench.mailboxes.listening("d", False)
+    await bench.put(b"2", ack=ack)
+    assert await bench.mailboxes.purge("d", None, dead=False) == 1
+    assert [fate for _, fate in bench.reports] == informed
+
+
+async def test_a_full_queue_refuses_and_says_so():
+    """For one client by number, for all by bytes; others have room, and nothing is evicted."""
+    bench = Bench(waiting_max=2, bytes_max=10_000)
+    for body in (b"1", b"2"):
+        await bench.put(body)
+    with pytest.raises(QueueDepthExceededError, match="2 messages wait for d"):
+        await bench.put(b"3", ack="full")
+    await bench.put(b"4", "e")
+    with pytest.raises(QueueDepthExceededError, match="bytes wait for all"):
+        await bench.put(bytes(9_000).replace(b"\0", b"x"), "e")
+    assert bench.reports == [("3", Fate.QUEUE_DEPTH_EXCEEDED)]
+    assert bench.ended == {"QueueDepthExceeded": 2}
+    assert len(bench.table.rows) == 3
+
+
+async def test_a_text_that_cannot_be_stored_is_refused_alone():
+    """Nothing of it is kept, and the next message has its number."""
+    bench = Bench()
+    with pytest.raises(TypeError, match="surrogates"):
+        bench.mailboxes.accept("d", b"x", {"a": "\ud800"}, {}, origin=Origin.API)
+    message = await bench.put(b"x")
+    assert (message.number, bench.mailboxes.of("d")) == (1, [message])
+
+
+async def test_everything_survives_a_restart():
+    """Order, counts of deliveries and dead letters; what was delivered before is a repetition."""
+    bench = Bench(deliveries_max=2)
+    await bench.listen()
+    await bench.put(b"dead")
+    bench.settle(NO)
+    await bench.put(b"1")
+    bench.mailboxes.listening("d", False)
+    bench.settle(GONE)
+    await bench.put(b"2", priority=Priority(3))
+    again = Bench(bench.table, deliveries_max=2)
+    await again.mailboxes.load()
+    assert [each.message_id for each in again.mailboxes.dead("d")] == ["dead"]
+    await again.listen()
+    assert [(body, dup) for _, body, dup, _ in again.sent] == [(b"2", False), (b"1", True)]
+    again.settle(LATE)
+    assert again.ended == {"DeliveryCountExceeded": 1}
+    message = await again.put(b"3")
+    assert message.number == 4
+
+
+async def test_a_purge_leaves_what_is_in_flight():
+    """All that waits, one id, or dead letters."""
+    bench = Bench()
+    for body in (b"1", b"2", b"3"):
+        await bench.put(body)
+    assert await bench.mailboxes.purge("d", "2", dead=False) == 1
+    await bench.listen()
+    assert await bench.mailboxes.purge("d", None, dead=False) == 0
+    bench.settle(NO)
+    assert await bench.mailboxes.purge("d", None, dead=True) == 1
+    assert bench.mailboxes.dead("d") == []
+    assert [each.message_id for each in bench.table.rows.values()] == ["1"]
+    assert await bench.mailboxes.purge("nobody", None, dead=False) == 0
+
+
+async def test_a_message_waits_for_the_turn_of_its_device():
+    """It leaves in the device's queue, between its other operations."""
+    bench = Bench()
+    await bench.listen("d/m")
+    end = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.queues.run("d", RequestKind.TWIN_PATCH, end.wait))
+        await asyncio.sleep(0)
+        await bench.put(b"x", "d/m")
+        assert bench.queues.known("d").statistics().waiting == (RequestKind.DOWNLINK,)
+        assert bench.sent == []
+        end.set()
+    assert bench.bodies == [b"x"]
+
+
+async def test_what_has_ended_is_not_remembered():
+    """A busy hour leaves neither messages nor mailboxes behind."""
+    bench = Bench()
+    for number in range(3000):
+        target = f"d{number}"
+        await bench.listen(target)
+        await bench.put(b"x", target)
+        bench.settle(DELIVERED)
+        bench.mailboxes.listening(target, False)
+        bench.sent.clear()
+    assert len(bench.mailboxes._lives) < 1100  # noqa: SLF001 - memory shows nowhere else
+    assert bench.mailboxes._boxes == {}  # noqa: SLF001 - likewise
+
+
+async def test_the_bag_of_a_message():
+    """Address, ids and expiry as IoT Hub writes them, without a sender; what the sender wrote."""
+    bench = Bench()
+    message, _ = bench.mailboxes.accept(
+        "d/m", b"x", {"a": "b"}, {"cid": "c1"}, origin=Origin.API, ttl_ms=1000
+    )
+    bag, leaving = message.outgoing(0, 0)
+    assert bag == (
+        "a=b&%24.cid=c1&%24.mid=made&%24.to=%2Fdevices%2Fd%2Fmodules%2Fm%2Fmessages%2Fdevicebound"
+        "&%24.exp=1970-01-01T00%3A00%3A00.000Z"
+    )
+    assert leaving.expiry_ms == message.expires_ms
+    assert "%24.exp" not in message.outgoing(0, None)[0]
+
+
+async def test_feedback_has_the_form_of_iot_hub():
+    """The original id, a word for what happened, and whom it was for."""
+    bench = Bench()
+    message = await bench.put(b"x", "d/m")
+    assert feedback_record(message, Fate.EXPIRED, "", 1000) == {
+        "originalMessageId": "x",
+        "statusCode": "Expired",
+        "description": "Expired",
+        "enqueuedTimeUtc": "1970-01-01T00:00:01.000Z",
+        "deviceId": "d",
+        "moduleId": "m",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("1970-01-01T00:00:10Z", 9_000),
+        ("1970-01-01T00:00:10", 9_000),
+        ("1970-01-01T01:00:10.500+01:00", 9_500),
+        ("1969-12-31T00:00:00Z", 0),
+    ],
+)
+def test_the_expiry_of_a_peer(given, left):
+    """A time of ISO 8601, in UTC unless it says otherwise; anything else is none."""
+    assert milliseconds_left({"absolute-expiry-time": given}, 1_000) == left
