@@ -1,11 +1,12 @@
 """Use of the upstream sessions of devices: over which session rows may leave, and when.
 
-Owns the state of each session: open, being opened, or paused. A device with rows to send is an
-activity of its connection, which opens with the first of them. Invariants: no row leaves over the
-session of a device that another hub owns; a session that was taken over pauses this device alone,
-for a time that doubles; an election that gives this hub the device ends the pause, one that leaves
-it here only shortens it, the less the more often the session was taken over in a row; rows in
-flight are settled before the connection closes.
+Owns the state of each session: open, being opened, or paused. A device with rows to send, or one
+that this hub owns and that listens for messages, is an activity of its connection, which opens with
+the first of them. Invariants: at most `LISTENING_MAX` are open for devices that only listen; no row
+leaves over the session of a device that another hub owns; a session that was taken over pauses this
+device alone, for a time that doubles; an election that gives this hub the device ends the pause,
+one that leaves it here only shortens it, the less the more often the session was taken over in a
+row; rows in flight are settled before the connection closes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ TAKE_OVER_CHECK_S: Final = 1.0
 """MQTT 3.1.1 has no reason code for a take-over, and not all brokers send that of MQTT 5. If the
 hub's own session ends within this time too, the link or the peer has failed."""
 
+LISTENING_MAX: Final = 2_000
+"""Sessions for devices that listen, about 60 KB of memory each; later ones wait for their turn."""
+
 STABLE_S: Final = 30.0
 """A session that lasted so long makes the next pause the first one again."""
 
@@ -66,6 +70,7 @@ class _Session:
         "in_flight",
         "is_paused",
         "is_ready",
+        "listens",
         "opened_s",
         "pauses",
         "settled",
@@ -81,6 +86,8 @@ class _Session:
         self.staged = 0
         self.in_flight = 0
         self.is_ready = False
+        self.listens = False
+        """Whether it is kept open for messages to the device."""
         self.is_paused = False
         self.was_lost = False
         self.epoch: int | None = None
@@ -99,7 +106,7 @@ class _Session:
     @property
     def is_unused(self) -> bool:
         """Whether nothing has to be remembered of it."""
-        is_used = self.staged or self.in_flight or self.task or self.is_paused
+        is_used = self.staged or self.in_flight or self.listens or self.task or self.is_paused
         return not (is_used or self.pauses or self.take_overs)
 
     def reset_pauses(self) -> None:
@@ -122,6 +129,8 @@ class UpstreamSessionsStatistics:
         paused: Sessions that are not opened for now, after a take-over or a loss.
         take_overs: Sessions that others took over while this hub owned the device.
         losses: Sessions that ended otherwise, or could not be opened.
+        listening: Devices that listen for messages here.
+        listening_waiting: Of them, those without a session because of the bound.
     """
 
     open: int
@@ -129,6 +138,8 @@ class UpstreamSessionsStatistics:
     paused: int
     take_overs: int
     losses: int
+    listening: int
+    listening_waiting: int
 
 
 class UpstreamSessions:
@@ -167,6 +178,7 @@ class UpstreamSessions:
         self._listeners: list[Callable[[str], None]] = []
         self._is_up = False
         self._is_ending = False
+        self._listening: dict[str, None] = {}
         self._take_overs = self._losses = 0
         flags.add_listener(self._ownership_changed)
 
@@ -218,12 +230,31 @@ class UpstreamSessions:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
+    def listening(self, device_id: str, listens: bool) -> None:
+        """Record that a device begins or ceases to listen for messages here."""
+        if device_id == self._hub_id:
+            return
+        if listens:
+            self._listening[device_id] = None
+            if len(self._listening) <= LISTENING_MAX:
+                self._keep_for_messages(device_id)
+        elif device_id in self._listening:
+            del self._listening[device_id]
+            session = self._session(device_id)
+            was_kept, session.listens = session.listens, False
+            self._check_rows(device_id, session)
+            if was_kept and len(self._listening) >= LISTENING_MAX:
+                waiting = (each for each in self._listening if not self._session(each).listens)
+                self._keep_for_messages(next(waiting))
+
     def link_changed(self, is_up: bool) -> None:
         """Record whether the hub's own session is open; without it nothing is sent."""
         self._is_up = is_up
         for device_id, session in list(self._sessions.items()):
             if is_up and session.was_lost:
                 self._end_pause(device_id, session)
+            elif is_up:
+                self._start_if_wanted(device_id, session)
             session.changed.set()
         blocked, self._blocked = self._blocked, set()
         for device_id in {*blocked, *self._sessions}:
@@ -277,6 +308,8 @@ class UpstreamSessions:
             paused=sum(session.is_paused for session in sessions),
             take_overs=self._take_overs,
             losses=self._losses,
+            listening=len(self._listening),
+            listening_waiting=max(0, len(self._listening) - LISTENING_MAX),
         )
 
     def _send_state(self, device_id: str) -> SendState:
@@ -306,6 +339,19 @@ class UpstreamSessions:
             self._run(device_id, session), name=f"session[{device_id}]"
         )
 
+    def _keep_for_messages(self, device_id: str) -> None:
+        session = self._session(device_id)
+        session.listens = True
+        self._start_if_wanted(device_id, session)
+
+    def _start_if_wanted(self, device_id: str, session: _Session) -> None:
+        if session.staged or self._is_kept(device_id, session):
+            self._start(device_id, session)
+
+    def _is_kept(self, device_id: str, session: _Session) -> bool:
+        """Return whether a session is open without rows: messages go to the owner."""
+        return session.listens and self._flags.of(device_id) is Ownership.OWNER
+
     def _check_rows(self, device_id: str, session: _Session) -> None:
         if not session.staged and not session.in_flight:
             session.changed.set()
@@ -324,8 +370,8 @@ class UpstreamSessions:
             if not session.is_paused:
                 session.reset_if_stable(self._clock.monotonic())
             if not self._is_ending:
-                if session.staged and not session.is_paused:
-                    self._start(device_id, session)
+                if not session.is_paused:
+                    self._start_if_wanted(device_id, session)
                 self._notify(device_id)
                 if session.is_unused:
                     self._sessions.pop(device_id, None)
@@ -344,7 +390,9 @@ class UpstreamSessions:
             session.opened_s = session.opened_s or self._clock.monotonic()
             session.is_ready = self._is_up and self._flags.of(device_id) is not Ownership.LOSER
             self._notify(device_id)
-            while session.is_ready and (session.staged or session.in_flight):
+            while session.is_ready and (
+                session.staged or session.in_flight or self._is_kept(device_id, session)
+            ):
                 session.changed.clear()
                 await session.changed.wait()
                 session.is_ready = (
@@ -362,6 +410,7 @@ class UpstreamSessions:
         if session is not None:
             if self._flags.of(device_id) is Ownership.OWNER:
                 self._elected(device_id, session)
+                self._start_if_wanted(device_id, session)
             elif self._flags.of(device_id) is Ownership.LOSER:
                 session.is_ready = False
                 session.reset_pauses()
@@ -445,8 +494,7 @@ class UpstreamSessions:
     def _end_pause(self, device_id: str, session: _Session) -> None:
         _cancel_timer(session)
         session.is_paused = session.was_lost = False
-        if session.staged:
-            self._start(device_id, session)
+        self._start_if_wanted(device_id, session)
 
     def _notify(self, device_id: str) -> None:
         for listener in list(self._listeners):

@@ -88,6 +88,8 @@ class DeviceSessions:
         """Called with sessions that this hub did not close; set once."""
         self.link_changed: Callable[[bool], None] = lambda _is_up: None
         """Called with the state of the hub's own session; set once."""
+        self.listening: Callable[[str, bool], None] = lambda _device_id, _listens: None
+        """Called with a device that begins or ceases to be subscribed here; set once."""
 
     @property
     def state(self) -> str:
@@ -224,14 +226,18 @@ class DeviceSessions:
         await self._hub.close()
 
     def subscribe_device(self, device_id: str) -> None:
-        """Relay messages to a device that is subscribed here, over its session if that is open."""
+        """Take messages to a device that is subscribed here, over its session."""
+        if not self.relays:
+            return
         self._wanted.add(device_id)
         session = self._sessions.get(device_id)
         if session is not None and session.is_open:
             self._subscribe(device_id, session)
+        self.listening(device_id, True)
 
     def unsubscribe_device(self, device_id: str) -> None:
-        """Stop relaying messages to a device from its next session on; the peer keeps them."""
+        """Take no messages to a device from its next session on; the peer keeps them."""
+        self.listening(device_id, False)
         self._wanted.discard(device_id)
         self._guards.pop(device_id, None)
 

@@ -251,6 +251,7 @@ class DevicesPart(Part):
         sessions.over_hub = upstream.over_hub
         sessions.ended = ended
         sessions.link_changed = upstream.link_changed
+        sessions.listening = upstream.listening
         return upstream
 
     def status(self) -> dict[str, Any]:

@@ -342,11 +342,11 @@ class EndpointsPart(Part):
     def _start(self, destination: Destination) -> None:
         endpoint, store = destination.endpoint, self._store
         endpoint_id = endpoint.id
-        self._relays.add(endpoint, destination.relay)
         dealt = None
         queues: Callable[[], Sequence[PumpQueue]] = partial(store.queues.of, endpoint_id)
         if destination.sessions is not None:
             queues = dealt = FairQueues(queues, self._devices.control(destination.sessions))
+        self._relays.add(endpoint, destination.relay)
         pump = Pump(
             endpoint,
             queues=queues,

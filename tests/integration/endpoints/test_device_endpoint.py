@@ -177,17 +177,20 @@ async def test_a_broker_that_restarts_is_no_take_over(tmp_path):
 
 
 async def test_messages_to_a_device_come_over_its_session(tmp_path, broker):
-    """To a device that listens at the hub, while its session is open."""
-    async with (
-        running(tmp_path, broker.port) as hub,
-        listening(broker.port) as upstream,
-        aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="t5-a") as device,
-    ):
-        await device.subscribe("devices/t5-a/messages/devicebound/#", qos=1)
-        await device.publish("devices/t5-a/messages/events/", b"up", qos=1)
-        await hear(upstream, 1)
-        await upstream.publish("devices/t5-a/messages/devicebound/k=v", b"down", qos=1)
-        assert await hear(device, 1) == [b"down"]
+    """To a device that only listens at the hub, and has sent nothing."""
+    topic = "devices/t5-a/messages/devicebound/k=v"
+    async with listening(broker.port) as upstream:
+        # Retained, so that the moment of the subscription upstream does not matter.
+        await upstream.publish(topic, b"down", qos=1, retain=True)
+        async with (
+            running(tmp_path, broker.port) as hub,
+            aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="t5-a") as device,
+        ):
+            await device.subscribe("devices/t5-a/messages/devicebound/#", qos=1)
+            assert await hear(device, 1) == [b"down"]
+            shown = hub.status()["affinity"]
+            assert (shown["sessions"], shown["upstream_sessions"]["listening"]) == (1, 1)
+        await upstream.publish(topic, b"", qos=1, retain=True)
 
 
 async def test_a_reload_changes_whose_sessions_are_used(tmp_path, broker):

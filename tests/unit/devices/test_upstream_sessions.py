@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from edgehub.devices import upstream_sessions
 from edgehub.devices.affinity.coordinator import ElectionRequest
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.faults import DeviceConnectionError
@@ -435,3 +436,78 @@ def test_two_hubs_that_hear_a_device_hand_it_over_in_order():
             await hub.devices.end()
 
     in_a_world(test)
+
+
+def test_a_device_that_only_listens_has_its_session_while_this_hub_owns_it():
+    """It opens without a row, survives rows, goes with the ownership and comes back with it."""
+
+    async def test(world, hub, traffic):
+        sessions = traffic.sessions
+        sessions.listening("d", True)
+        await world.clock.sleep(1)
+        assert not traffic.link.is_open, "nobody knows whose device it is"
+        owns(hub)
+        await world.clock.sleep(1)
+        assert traffic.link.is_open
+        traffic.put()
+        await world.clock.sleep(1)
+        assert (traffic.sent, traffic.link.is_open) == ([OWN], True)
+        loses(hub)
+        await world.clock.sleep(1)
+        assert not traffic.link.is_open
+        hub.flags.set("d", Ownership.OWNER, 10, cause=Cause.REGAINED)
+        await world.clock.sleep(1)
+        assert traffic.link.is_open
+        assert sessions.statistics().listening == 1
+        sessions.listening("d", False)
+        hub.devices.release("d")
+        await world.clock.sleep(1)
+        assert not traffic.link.is_open, "nothing uses it any more"
+        assert sessions.statistics().listening == 0
+
+    in_traffic(test)
+
+
+def test_a_listening_device_has_its_session_again_after_a_loss_and_with_the_link():
+    """After the pause, and at once when the hub's own session is back."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        traffic.sessions.listening("d", True)
+        await world.clock.sleep(1)
+        traffic.link.is_open = False
+        traffic.sessions.session_ended("d", taken_over=False, certain=False)
+        await world.clock.sleep(0.5)
+        assert not traffic.link.is_open
+        await world.clock.sleep(2)
+        assert traffic.link.is_open
+        traffic.link.is_open = False
+        traffic.sessions.link_changed(False)
+        await world.clock.sleep(5)
+        assert not traffic.link.is_open
+        traffic.sessions.link_changed(True)
+        await world.clock.sleep(1)
+        assert traffic.link.is_open
+
+    in_traffic(test)
+
+
+def test_sessions_of_listening_devices_are_bounded(monkeypatch):
+    """The next one has its session when another ceases to listen; the hub itself has none."""
+    monkeypatch.setattr(upstream_sessions, "LISTENING_MAX", 2)
+
+    async def test(world, hub, traffic):
+        names = ("d1", "d2", "d3")
+        for name in (*names, "h1"):
+            hub.flags.set(name, Ownership.OWNER, 5, cause=Cause.FIRST)
+            traffic.sessions.listening(name, True)
+        await world.clock.sleep(1)
+        assert [hub.link(name).is_open for name in names] == [True, True, False]
+        shown = traffic.sessions.statistics()
+        assert (shown.listening, shown.listening_waiting) == (3, 1)
+        traffic.sessions.listening("d1", False)
+        await world.clock.sleep(1)
+        assert hub.link("d3").is_open
+        assert traffic.sessions.statistics().listening_waiting == 0
+
+    in_traffic(test)
