@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.errors import EdgeHubError
-from edgehub.message import Message
+from edgehub.message import DEFAULT_PRIORITY, Message, Priority
 from edgehub.mqtt.property_bag import build_bag, outgoing
 
 if TYPE_CHECKING:
-    from edgehub.message import Priority
     from edgehub.mqtt.property_bag import Properties
 
 TTL_S_MAX: Final = 48 * 3600
 """Longest life of a message, as at Azure IoT Hub."""
 
 ACK_PROPERTY: Final = "iothub-ack"
+PRIORITY_PROPERTY: Final = "edgehub-priority"
+"""Property with the priority of a message that has one, from hub to hub and to the device."""
+
 FEEDBACK_TYPE: Final = "application/vnd.microsoft.iothub.feedback.json"
 OVERHEAD_BYTES: Final = 200
 """What a message takes in memory in addition to its texts and body."""
@@ -138,10 +140,11 @@ class DeviceMessage:
         system.pop("absolute-expiry-time", None)
         if expires_utc_ms is not None:
             system["absolute-expiry-time"] = utc_text(expires_utc_ms)
+        properties = self.properties
+        if self.priority != DEFAULT_PRIORITY:
+            properties = {**properties, PRIORITY_PROPERTY: str(self.priority)}
         left_ms = max(0, self.expires_ms - now_ms)
-        message = outgoing(
-            Message("", None, "", self.properties, system, self.body, expiry_ms=left_ms)
-        )
+        message = outgoing(Message("", None, "", properties, system, self.body, expiry_ms=left_ms))
         return build_bag(message, sender=False), message
 
 
@@ -156,6 +159,16 @@ def size_of(properties: Properties, system: Properties, body: bytes) -> int:
     """Return the bytes that a message counts against bounds."""
     texts = sum(len(name) + len(value or "") for name, value in (properties | system).items())
     return len(body) + texts + OVERHEAD_BYTES
+
+
+def split_priority(properties: Properties) -> tuple[Priority, Properties]:
+    """Return the priority that properties name, the default one without, and all others."""
+    value = properties.get(PRIORITY_PROPERTY)
+    if value is None:
+        return DEFAULT_PRIORITY, properties
+    others = {name: text for name, text in properties.items() if name != PRIORITY_PROPERTY}
+    is_one = len(value) == 1 and value in "0123456789"
+    return (Priority(int(value)) if is_one else DEFAULT_PRIORITY), others
 
 
 def milliseconds_left(system: Properties, utc_ms: int) -> int | None:

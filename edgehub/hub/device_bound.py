@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.device_bound.intake import TOPICS, DeviceMessageIntake
 from edgehub.device_bound.mailboxes import Mailboxes, MailboxOptions
 from edgehub.device_bound.message import (
     FEEDBACK_TYPE,
@@ -16,6 +17,7 @@ from edgehub.device_bound.message import (
     QueueDepthExceededError,
     feedback_record,
     milliseconds_left,
+    split_priority,
 )
 from edgehub.device_bound.table import DeviceMessageTable
 from edgehub.heads.mqtt.topics import ClientTopic
@@ -87,6 +89,7 @@ class DeviceBoundPart(Part):
         )
         self._newest: asyncio.Future[None] | None = None
         listener.follow(ClientTopic.MESSAGES, self._mailboxes.listening)
+        listener.handle(TOPICS, DeviceMessageIntake(self._mailboxes))
 
     async def open(self) -> None:
         """Read the messages that are stored."""
@@ -119,9 +122,16 @@ class DeviceBoundPart(Part):
         if expiry_ms is None and self._store.clock_is_trusted:
             now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
             expiry_ms = milliseconds_left(system, now_ms)
+        priority, properties = split_priority(properties)
         try:
             _, stored = self._mailboxes.accept(
-                target, body, properties, system, origin=Origin.UPSTREAM, ttl_ms=expiry_ms
+                target,
+                body,
+                properties,
+                system,
+                origin=Origin.UPSTREAM,
+                priority=priority,
+                ttl_ms=expiry_ms,
             )
         except QueueDepthExceededError:
             # Kept without an acknowledgement, it would keep those for other devices from coming.

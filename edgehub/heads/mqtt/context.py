@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.fairness import FairShare
 from edgehub.heads.mqtt.local.rights import rights_of
-from edgehub.heads.mqtt.requests import ClientRequests
+from edgehub.heads.mqtt.requests import ClientRequests, RequestRefusal
 from edgehub.heads.mqtt.sessions import Sessions
 from edgehub.heads.mqtt.statistics import DropReason, ListenerCounters
 from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
@@ -182,7 +182,7 @@ class ListenerContext:
         else:
             self.submit(message, settle, size)
 
-    def count_refused(self, refusal: Refusal) -> DropReason:
+    def count_refused(self, refusal: Refusal | RequestRefusal) -> DropReason:
         """Count a message that was refused and will not be sent again."""
         closed = refusal is Refusal.CLOSED
         reason = DropReason.CLOSING if closed else DropReason(refusal.value)

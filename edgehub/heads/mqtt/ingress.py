@@ -22,7 +22,7 @@ from edgehub.heads.mqtt.batch import (
     record_bytes,
 )
 from edgehub.heads.mqtt.limits import READ_BYTES_MAX
-from edgehub.heads.mqtt.requests import ClientRequest, submit_request
+from edgehub.heads.mqtt.requests import ClientRequest, RequestRefusal, submit_request
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
@@ -75,6 +75,8 @@ _NOT_LOGGED: Final = frozenset({DropReason.BRIDGE_STATE, DropReason.LOOP})
 
 _FINAL: Final = {
     Refusal.INVALID: "the store can never take it",
+    RequestRefusal.NOT_AUTHORIZED: "its identity may not send it",
+    RequestRefusal.QUEUE_DEPTH: "as many messages wait for the device as may",
     Refusal.RESERVED: "has the content type of batches, which only hubs send",
 }
 """Final refusals, with their log text."""
@@ -295,7 +297,7 @@ class Ingress:
         self._exactly_once.discard(token)
         return PUBREC_HEAD
 
-    def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
+    def _settled_otherwise(self, token: int, refusal: Refusal | RequestRefusal | None) -> None:
         if self._first == _LEFT:
             self.usage.used -= self._unsettled_sizes.pop(token, 0)
             self._backlog.check()
@@ -557,7 +559,8 @@ class Ingress:
         if body is None or len(body) > self._max:
             self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
             return None
-        return ClientRequest(self.client, topic_name(packet.topic), body, handler)
+        expiry_ms = packet.properties.expiry_ms if isinstance(packet, Publish5) else None
+        return ClientRequest(self.client, topic_name(packet.topic), body, expiry_ms, handler)
 
     def _is_batch(self, topic: EventsTopic, system: Properties) -> bool:
         """Return whether a message is a batch of the client itself.

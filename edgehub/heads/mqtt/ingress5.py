@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.ingress import Taken
     from edgehub.heads.mqtt.local.ingress import LocalIngress
     from edgehub.heads.mqtt.received import ReceivedIds
+    from edgehub.heads.mqtt.requests import RequestRefusal
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.mqtt.packets import Publish
 
@@ -68,6 +69,7 @@ _CODES: Final = {
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
         "which hub takes it is not known now",
     ),
+    DropReason.QUEUE_DEPTH: (ReasonCode.QUOTA_EXCEEDED, "as many wait for the device as may"),
     DropReason.LIMIT: (
         ReasonCode.QUOTA_EXCEEDED,
         "a limit of rows, bytes, disk or unreleased packet ids",
@@ -134,7 +136,7 @@ class Ingress5(Ingress):
         super().leave()
         self._answers.clear()
 
-    def _settled_otherwise(self, token: int, refusal: Refusal | None) -> None:
+    def _settled_otherwise(self, token: int, refusal: Refusal | RequestRefusal | None) -> None:
         if self.has_left or refusal is None or refusal is Refusal.CLOSED:
             super()._settled_otherwise(token, refusal)
             return

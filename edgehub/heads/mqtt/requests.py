@@ -6,13 +6,24 @@ PUBACK follows the `settle` of its handler.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable
 
-    from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.sign_in import SignedInClient
+    from edgehub.message import Refusal
+
+    RequestSettle = Callable[[int, "Refusal | RequestRefusal | None"], None]
+
+
+class RequestRefusal(StrEnum):
+    """Why a request is refused for good, beyond what the store refuses."""
+
+    NOT_AUTHORIZED = "not_authorized"  # the client may not send it
+    QUEUE_DEPTH = "queue_depth"  # as many messages wait for their receiver as may
 
 
 class ClientRequest(NamedTuple):
@@ -22,19 +33,21 @@ class ClientRequest(NamedTuple):
         client: Who sent it.
         topic: The topic.
         body: The payload.
+        expiry_ms: Message expiry interval of MQTT 5, None = none.
         handler: Handles it.
     """
 
     client: SignedInClient
     topic: str
     body: bytes
+    expiry_ms: int | None
     handler: RequestHandler
 
 
 class RequestHandler(Protocol):
     """A part of the hub that handles requests of clients."""
 
-    def __call__(self, request: ClientRequest, settle: Settle, token: int) -> None:
+    def __call__(self, request: ClientRequest, settle: RequestSettle, token: int) -> None:
         """Handle a request without waiting.
 
         `settle(token, None)` is called once all that it changes is durable, `settle(token,
@@ -62,6 +75,6 @@ class ClientRequests:
         return None
 
 
-def submit_request(request: ClientRequest, settle: Settle, token: int) -> None:
+def submit_request(request: ClientRequest, settle: RequestSettle, token: int) -> None:
     """Hand a request to its handler."""
     request.handler(request, settle, token)

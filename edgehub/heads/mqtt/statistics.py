@@ -27,7 +27,7 @@ class DropReason(StrEnum):
 
     TOPIC_NOT_ALLOWED = "topic_not_allowed"  # neither of the dialect nor of the local space
     BRIDGE_STATE = "bridge_state"  # of a Mosquitto bridge about itself; acknowledged
-    NOT_AUTHORIZED = "not_authorized"  # a local topic that the identity may not publish to
+    NOT_AUTHORIZED = "not_authorized"  # a topic that the identity may not publish to
     FOREIGN_IDENTITY = "foreign_identity"  # MQTT 5: as the close reason; that of a batch, a record
     LOOP = "loop"  # of another hub, and has been here before; acknowledged
     RETAINED_FULL = "retained_full"  # no room for another retained message
@@ -39,6 +39,7 @@ class DropReason(StrEnum):
     INVALID = "invalid"  # the store can never take it
     UNAVAILABLE = "unavailable"  # the election of its hub is not possible; sent again as with LIMIT
     RESERVED = "reserved"  # has the content type of batches, and is none of a hub
+    QUEUE_DEPTH = "queue_depth"  # to a device for which as many wait as may
     LIMIT = "limit"  # refused by a limit; QoS 1 and 2 of MQTT 3.1.1 is sent again and not counted
     QOS0_BACKLOG = "qos0_backlog"  # QoS 0 while too much waits for the disk
     QOS0_OFFLINE = "qos0_offline"  # QoS 0 while the uplink is down and store_qos0 is false
@@ -59,6 +60,7 @@ _NO_LOSS: Final = frozenset(
 _LOST_AS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "on topics outside of the hub's {was} dropped",
     DropReason.NOT_AUTHORIZED: "on topics that {their} sender may not use {was} dropped",
+    DropReason.QUEUE_DEPTH: "to a device for which too many wait {was} dropped",
     DropReason.TOO_LARGE: "{was} dropped because of {their} size",
     DropReason.FOREIGN_IDENTITY: ON_BEHALF_LOSS,
     DropReason.LOOP: LOOP_LOSS,
@@ -66,6 +68,7 @@ _LOST_AS: Final = {
 _HINTS: Final = {
     DropReason.TOPIC_NOT_ALLOWED: "devices send to devices/<id>/messages/events/, or to topics of"
     " mqtt.local_topics",
+    DropReason.QUEUE_DEPTH: "see device_bound.waiting_max; edgehub device messages lists them",
     DropReason.TOO_LARGE: "see mqtt.message_bytes_max",
     DropReason.FOREIGN_IDENTITY: ON_BEHALF_HINT,
     DropReason.LOOP: LOOP_HINT,

@@ -205,6 +205,42 @@ async def test_the_sender_is_informed(tmp_path):
         )
 
 
+@pytest.mark.parametrize("level", [4, 5])
+async def test_a_client_with_the_right_sends_to_devices(tmp_path, level):
+    """Acknowledged once stored, with priority and expiry; without the right it is dropped."""
+    identities = tmp_path / "identities.jsonl"
+    with changing(identities) as entries:
+        for name, publish in (
+            ("operator", ("devices/+/messages/devicebound/#",)),
+            ("other", ("#",)),
+        ):
+            entries[name] = Identity(id=name, password=PasswordHash.of(b"secret"), publish=publish)
+    topic = "devices/dev-1/messages/devicebound/a=b&edgehub-priority=2"
+    async with running_hub(
+        tmp_path,
+        mqtt={"port": 0, "identities_file": identities},
+        device_bound={"waiting_max": 1},
+    ) as hub:
+        for name in ("operator", "other", None):
+            async with aiomqtt.Client(
+                "127.0.0.1",
+                hub.mqtt_port,
+                identifier=name or "anonymous",
+                username=name,
+                password=None if name is None else "secret",
+                protocol=aiomqtt.ProtocolVersion(level),
+            ) as client:
+                for _ in range(2):
+                    await client.publish(topic, b"x", qos=1)
+        dropped = hub.hub.status()["mqtt"]["dropped"]
+        assert (dropped["queue_depth"], dropped["not_authorized"]) == (1, 4)
+        [message] = (await hub.call("device messages", device_id="dev-1"))["waiting"]
+        assert (message["origin"], message["priority"]) == ("client", 2)
+        async with a_device(hub) as device:
+            received, _, _ = await device.read_publish()
+            assert "/a=b&edgehub-priority=2&" in received
+
+
 @asynccontextmanager
 async def two_hubs(folder) -> AsyncIterator[tuple[BrokerHub, BrokerHub]]:
     """Run a parent hub and its child."""
@@ -238,7 +274,7 @@ async def two_hubs(folder) -> AsyncIterator[tuple[BrokerHub, BrokerHub]]:
 async def test_a_parent_hub_sends_to_a_device_of_its_child(tmp_path):
     """It waits above until the device listens, is stored below, and keeps id, expiry and bag."""
     async with two_hubs(tmp_path) as (parent, child):
-        sent = await send(parent, "x", properties={"a": "b"}, ttl_s=600)
+        sent = await send(parent, "x", properties={"a": "b"}, ttl_s=600, priority=3)
         await child.until(lambda: child.endpoint()["state"] == "up")
         assert (waiting(parent), waiting(child)) == (1, 0)
         async with a_device(child) as device:
@@ -247,7 +283,8 @@ async def test_a_parent_hub_sends_to_a_device_of_its_child(tmp_path):
             await parent.until(lambda: waiting(parent) == 0)
             assert topic.startswith("devices/dev-1/messages/devicebound/a=b&")
             [message] = (await child.call("device messages", device_id="dev-1"))["waiting"]
-            assert (message["message_id"], message["origin"]) == (sent["message_id"], "upstream")
+            assert message["message_id"] == sent["message_id"]
+            assert (message["origin"], message["priority"]) == ("upstream", 3)
             ends = [datetime.fromisoformat(each["expires"]) for each in (message, sent)]
             assert abs((ends[0] - ends[1]).total_seconds()) < 5
         async with a_device(child) as device:
