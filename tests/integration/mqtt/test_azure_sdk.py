@@ -98,7 +98,7 @@ async def test_send_and_receive(authority, site, kind, websockets):
             await device.do("send", body="out", output="alarms")
             bench.listener.deliver("cam", "in", down, results.settle)
         elif "module" not in client:
-            bench.listener.deliver_device_bound(client["device"], down, results.settle)
+            bench.send(client["device"], down, results.settle)
         else:
             return
         received = await device.received()
