@@ -48,9 +48,10 @@ test: $(DEVELOPMENT) $(AZURE) debian java ## Run all tests but the long ones; AR
 soak: $(DEVELOPMENT) $(AZURE) debian java machines ## Run scaled and long tests in full size: about two hours
 	EDGEHUB_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadgroup -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
 
-check: lint types layers ## Everything that needs no running: lint, types, layers, spelling
+check: lint types layers ## Everything that needs no running: lint, types, layers, spelling, words
 	$(BIN)/codespell
 	$(BIN)/validate-pyproject pyproject.toml
+	$(BIN)/python .ci/check-words
 
 docs: $(DEVELOPMENT) ## Write what the code states into the reference: settings, metrics, help
 	$(BIN)/python docs/generate.py

@@ -214,7 +214,7 @@ class TenantRouter(Router):
     def submit(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
-        """See `Router.submit`; beyond its tenant's allowance a message is refused."""
+        """Route and store a message; beyond its tenant's allowance it is refused."""
         if self._admits(message):
             super().submit(message, settle, token)
         else:
@@ -223,14 +223,14 @@ class TenantRouter(Router):
     def offer(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
-        """See `Router.offer`, and `submit`."""
+        """Route a message that has its receivers anyway; beyond the allowance it is refused."""
         if self._admits(message):
             super().offer(message, settle, token)
         else:
             settle(token, Refusal.LIMIT)
 
     def route(self, message: Message) -> Sequence[RouteResult]:
-        """See `Router.route`; what the hub makes itself is not counted against anybody."""
+        """Return where a message goes; what the hub makes itself counts against no tenant."""
         message.tenant = self.tenancy.of(message)
         return super().route(message)
 

@@ -42,7 +42,7 @@ class RedisRegistry:
         self._script = Script.of("edgehub.devices", "registry.lua")
 
     async def devices_at(self, address: str) -> Sequence[str]:
-        """See `DeviceSource`."""
+        """Return the ids of all devices with a DevAddr (or of the one device with that id)."""
         found, is_id = await self._calls(
             address, ("SMEMBERS", f"{self._prefix}at:{address}"), ("EXISTS", self._key(address))
         )
@@ -54,27 +54,27 @@ class RedisRegistry:
         return tuple(sorted(names))
 
     async def load(self, device_id: str) -> StoredDevice:
-        """See `DeviceSource`."""
+        """Read a device."""
         (row,) = await self._calls(device_id, ("HMGET", self._key(device_id), "profile", "session"))
         return self._stored(device_id, *row)
 
     async def save(self, device_id: str, session: SessionState) -> None:
-        """See `DeviceSource`."""
+        """Keep the new state of a device."""
         may_make = int(self._common is not None)
         text = write_session(session)
         if not await self._run("save", device_id, session.address, text, may_make):
             raise DeviceUnknownError(device_id, "the registry does not know it")
 
     async def put(self, profile: DeviceProfile) -> None:
-        """See `DeviceRegistry`."""
+        """Write a profile down; the session stays."""
         await self._run("put", profile.device_id, write_profile(profile))
 
     async def remove(self, device_id: str) -> bool:
-        """See `DeviceRegistry`."""
+        """Forget a device, profile and session; False = there was none."""
         return bool(await self._run("remove", device_id))
 
     async def page(self, after: str, limit: int) -> list[StoredDevice]:
-        """See `DeviceRegistry`."""
+        """Read devices with an id above `after`, in the order of their ids."""
         start = f"({after}" if after else "-"
         (names,) = await self._calls(
             after, ("ZRANGEBYLEX", f"{self._prefix}names", start, "+", "LIMIT", 0, limit)

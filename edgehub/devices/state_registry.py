@@ -53,7 +53,7 @@ class StateRegistry:
         self._common = common
 
     async def devices_at(self, address: str) -> Sequence[str]:
-        """See `DeviceSource`."""
+        """Return the ids of all devices with a DevAddr (or of the one device with that id)."""
         found = await self._run(
             address,
             lambda connection: connection.execute(
@@ -67,12 +67,12 @@ class StateRegistry:
         return tuple(device_id for (device_id,) in found)
 
     async def load(self, device_id: str) -> StoredDevice:
-        """See `DeviceSource`."""
+        """Read a device."""
         row = await self._run(device_id, lambda connection: _row(connection, device_id))
         return self._stored(device_id, row)
 
     async def save(self, device_id: str, session: SessionState) -> None:
-        """See `DeviceSource`."""
+        """Keep the new state of a device."""
         text, is_known = write_session(session), self._common is not None
 
         def write(connection: sqlite3.Connection) -> bool:
@@ -90,7 +90,7 @@ class StateRegistry:
             raise DeviceUnknownError(device_id, "the registry does not know it")
 
     async def put(self, profile: DeviceProfile) -> None:
-        """See `DeviceRegistry`."""
+        """Write a profile down; the session stays."""
         device_id, text = profile.device_id, write_profile(profile)
 
         def write(connection: sqlite3.Connection) -> None:
@@ -103,7 +103,7 @@ class StateRegistry:
         await self._run(device_id, write)
 
     async def remove(self, device_id: str) -> bool:
-        """See `DeviceRegistry`."""
+        """Forget a device, profile and session; False = there was none."""
 
         def delete(connection: sqlite3.Connection) -> bool:
             return bool(
@@ -113,7 +113,7 @@ class StateRegistry:
         return await self._run(device_id, delete)
 
     async def page(self, after: str, limit: int) -> list[StoredDevice]:
-        """See `DeviceRegistry`."""
+        """Read devices with an id above `after`, in the order of their ids."""
         rows = await self._run(
             after,
             lambda connection: connection.execute(

@@ -61,11 +61,11 @@ class TwinSource:
         self._common = common
 
     async def devices_at(self, address: str) -> Sequence[str]:
-        """See `DeviceSource`."""
+        """Return the ids of all devices with a DevAddr (or of the one device with that id)."""
         return (address,)
 
     async def load(self, device_id: str) -> StoredDevice:
-        """See `DeviceSource`."""
+        """Read a device."""
         status, text = await self._access.read(device_id)
         if status == _UNKNOWN:
             raise DeviceUnknownError(device_id, "it has no twin upstream")
@@ -78,7 +78,7 @@ class TwinSource:
         )
 
     async def save(self, device_id: str, session: SessionState) -> None:
-        """See `DeviceSource`."""
+        """Keep the new state of a device."""
         # A patch is merged, so every member is written, also one that has its first value again.
         status = await self._access.report(device_id, orjson.dumps({MEMBER: asdict(session)}))
         if status == _UNKNOWN:

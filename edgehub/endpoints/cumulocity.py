@@ -76,7 +76,7 @@ class CumulocityTopics:
         self._prefix = f"{prefix}/"
 
     def topic(self, row: Row) -> bytes:
-        """See `Topics`."""
+        """Return the topic in UTF-8; raises `TopicError`."""
         message = row.message
         local: str | None = None
         if message.source.startswith(LOCAL_SOURCE):
@@ -156,7 +156,7 @@ class CumulocityDownlink:
         }
 
     async def run(self, connection: Client, guard: SubscriptionGuard) -> None:
-        """See `Downlink`."""
+        """Keep subscriptions as wanted while a connection lasts; raises `LinkError`."""
         self._connection = connection
         connection.begin()
         answered: set[str] = set()
@@ -188,7 +188,7 @@ class CumulocityDownlink:
                 self._timer = None
 
     def take(self, incoming: IncomingPublish) -> None:
-        """See `Downlink`."""
+        """Handle a message of that connection."""
         self.received_total += 1
         topic, body = incoming.topic, incoming.body
         if topic is None or body is None or not is_topic(topic):

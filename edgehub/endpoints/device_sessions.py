@@ -93,27 +93,27 @@ class DeviceSessions:
 
     @property
     def state(self) -> str:
-        """See `Endpoint`."""
+        """Return the state: `connecting`, `up`, `down`, `parked` or `closed`."""
         return self._hub.state
 
     @property
     def retry_in_s(self) -> float | None:
-        """See `Endpoint`."""
+        """Return the seconds until the next connection attempt, None = none is due."""
         return self._hub.retry_in_s
 
     @property
     def row_bytes_max(self) -> int | None:
-        """See `Endpoint`."""
+        """Return the largest packet that the peer takes, None = not known."""
         return self._hub.row_bytes_max
 
     @property
     def mqtt_version(self) -> str | None:
-        """See `MqttEndpoint`; of the hub's session."""
+        """Return the version of MQTT that the hub's session uses, None = it is not connected."""
         return self._hub.mqtt_version
 
     @property
     def left_out_filters(self) -> tuple[str, ...]:
-        """See `MqttEndpoint`; of the devices' sessions, and the hub's."""
+        """Return the suspended subscriptions of all sessions, the hub's among them."""
         own = [each for guard in self._guards.values() for each in guard.left_out]
         return (*self._hub.left_out_filters, *own)
 
@@ -173,7 +173,7 @@ class DeviceSessions:
         return sum(session.is_open for session in self._sessions.values())
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that `row` takes on the link, for windows and limits."""
         topic = self._topic(row)
         if isinstance(topic, SendResult):
             return row.size
@@ -183,11 +183,11 @@ class DeviceSessions:
         return publish_bytes(len(topic), len(row.message.body))
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that have not left this machine: ours plus the kernel's."""
         return self._hub.unsent_bytes() + sum([session.unsent_bytes() for session in self._busy])
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
-        """See `Endpoint`."""
+        """Send rows without waiting; `settle` is called once per row, maybe at once."""
         of_hub: list[Row] = []
         for row in rows:
             device_id = row.message.device_id
@@ -203,25 +203,25 @@ class DeviceSessions:
             self._hub.send_batch(of_hub, settle)
 
     async def run(self, listener: EndpointListener) -> None:
-        """See `Endpoint`."""
+        """Keep the link until cancelled; reconnects by itself, with back-off."""
         try:
             await self._hub.run(_LinkListener(listener, self._link_up, self._link_down))
         finally:
             self._link_down()
 
     def retry_now(self) -> None:
-        """See `Endpoint`; subscriptions that were left out are tried with the next sessions."""
+        """Stop connect back-offs; suspended subscriptions are tried with the next sessions."""
         for guard in self._guards.values():
             guard.retry_now()
         self._version.forget()
         self._hub.retry_now()
 
     def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`."""
+        """Shorten a running connect back-off to `seconds`; harmless while up or parked."""
         self._hub.retry_within(seconds)
 
     async def close(self) -> None:
-        """See `Endpoint`."""
+        """Close the link; rows still in flight are settled as disconnected."""
         self._link_down()
         await self._hub.close()
 
@@ -335,12 +335,12 @@ class _LinkListener:
         self._down = down
 
     def link_up(self, *, rows_max: int | None) -> None:
-        """See `EndpointListener`."""
+        """Record that rows can be sent; `rows_max` = unconfirmed rows that the peer allows."""
         self._listener.link_up(rows_max=rows_max)
         self._up()
 
     def link_down(self, reason: str, *, parked: bool) -> None:
-        """See `EndpointListener`; the sessions of devices are settled before."""
+        """Record that the hub's link is down; the sessions of devices are settled before."""
         self._down()
         self._listener.link_down(reason, parked=parked)
 

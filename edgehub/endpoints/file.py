@@ -83,22 +83,22 @@ class FileEndpoint(LinkedEndpoint):
         self._arrived = asyncio.Event()
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`; the row as the hub counts it, close enough to its line."""
+        """Return the size of the row as the hub counts it, close enough to its line."""
         return row.size
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that have not left this machine: ours plus the kernel's."""
         return self._unsent_bytes
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
-        """See `Endpoint`."""
+        """Send rows without waiting; `settle` is called once per row, maybe at once."""
         for row in rows:
             self._pending.append((row, settle))
             self._unsent_bytes += row.size
         self._arrived.set()
 
     async def run(self, listener: EndpointListener) -> None:
-        """See `Endpoint`."""
+        """Keep the link until cancelled; reconnects by itself, with back-off."""
         try:
             while True:
                 try:
@@ -113,7 +113,7 @@ class FileEndpoint(LinkedEndpoint):
             await self.close()
 
     async def close(self) -> None:
-        """See `Endpoint`."""
+        """Close the link; rows still in flight are settled as disconnected."""
         self._link.closed()
         self._give_up("closed by this hub")
         await _in_thread(self._file.close)

@@ -99,7 +99,7 @@ class HttpEndpoint(LinkedEndpoint):
         self._arrived = asyncio.Event()
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`; the record and its comma, before compression."""
+        """Return the bytes of the record and its comma, before compression."""
         record = self._record(row)
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
@@ -117,7 +117,7 @@ class HttpEndpoint(LinkedEndpoint):
         return self._outbox.ready_bytes + self._parts_bytes + int(unsent * self._shrink)
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
-        """See `Endpoint`."""
+        """Send rows without waiting; `settle` is called once per row, maybe at once."""
         path_of = self._options.path_of
         for row in rows:
             record = self._memo.pop(row.offset, None) or self._record(row)
@@ -126,7 +126,7 @@ class HttpEndpoint(LinkedEndpoint):
         self._arrived.set()
 
     async def run(self, listener: EndpointListener) -> None:
-        """See `Endpoint`."""
+        """Keep the link until cancelled; reconnects by itself, with back-off."""
         try:
             while True:
                 try:
@@ -139,7 +139,7 @@ class HttpEndpoint(LinkedEndpoint):
             await self.close()
 
     async def close(self) -> None:
-        """See `Endpoint`."""
+        """Close the link; rows still in flight are settled as disconnected."""
         self._give_up("closed by this hub")
         self._link.closed()
 

@@ -53,7 +53,7 @@ class LinkState:
 
     @property
     def retry_in_s(self) -> float | None:
-        """See `Endpoint`."""
+        """Return the seconds until the next connection attempt, None = none is due."""
         return self._retry.remaining_s
 
     def trying(self) -> None:
@@ -112,12 +112,12 @@ class LinkState:
         await self._retry.wait(seconds, patient=self.state == "parked")
 
     def retry_now(self) -> None:
-        """See `Endpoint`."""
+        """Stop a running connect back-off (reload, operator); harmless while up."""
         if self.state != "up":
             self._retry.end()
 
     def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`."""
+        """Shorten a running connect back-off to `seconds`; harmless while up or parked."""
         if self.state != "up":
             self._retry.cut(seconds)
 

@@ -89,29 +89,29 @@ class ModuleInputEndpoint:
 
     @property
     def state(self) -> str:
-        """See `Endpoint`."""
+        """Return the state: `connecting`, `up`, `down`, `parked` or `closed`."""
         return "up" if self._is_up else "down"
 
     @property
     def retry_in_s(self) -> float | None:
-        """See `Endpoint`; the module connects by itself."""
+        """Return None: the module connects by itself."""
         return None
 
     @property
     def row_bytes_max(self) -> int | None:
-        """See `Endpoint`; the listener took the message, so it fits."""
+        """Return None: the listener took the message, so it fits."""
         return None
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that `row` takes on the link, for windows and limits."""
         return row.size
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that have not left this machine: ours plus the kernel's."""
         return self._sessions.unsent_bytes(self._module_id)
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
-        """See `Endpoint`."""
+        """Send rows without waiting; `settle` is called once per row, maybe at once."""
         sent_at = self._clock.monotonic()
         now_ms = self._now_ms()
         for row in rows:
@@ -129,7 +129,7 @@ class ModuleInputEndpoint:
             self._watch_later()
 
     async def run(self, listener: EndpointListener) -> None:
-        """See `Endpoint`."""
+        """Keep the link until cancelled; reconnects by itself, with back-off."""
         self._listener = listener
         self._sessions.watch(self._module_id, self._input_name, self._changed)
         self._changed(self._sessions.is_connected(self._module_id, self._input_name))
@@ -140,13 +140,13 @@ class ModuleInputEndpoint:
             await self.close()
 
     def retry_now(self) -> None:
-        """See `Endpoint`; the module connects by itself."""
+        """Do nothing: the module connects by itself."""
 
     def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`; the module connects by itself."""
+        """Do nothing, likewise."""
 
     async def close(self) -> None:
-        """See `Endpoint`."""
+        """Close the link; rows still in flight are settled as disconnected."""
         self._is_up = False
         self._give_up("closed by this hub")
 

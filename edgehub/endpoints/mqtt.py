@@ -170,15 +170,15 @@ class MqttEndpoint(LinkedEndpoint):
         return self._relay is not None
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`; the whole packet, topic and header included, or its share of one."""
+        """Return the bytes of the whole packet, topic and header included, or its share of one."""
         return self._payloads.wire_bytes(row)
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that have not left this machine: ours plus the kernel's."""
         return 0 if self._connection is None else self._connection.unsent_bytes()
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
-        """See `Endpoint`."""
+        """Send rows without waiting; `settle` is called once per row, maybe at once."""
         self._send(self._payloads.pack(rows, settle), settle)
 
     def _send(self, payloads: Iterable[Payload], settle: Settle) -> None:
@@ -212,7 +212,7 @@ class MqttEndpoint(LinkedEndpoint):
             self._send((payload,), settle)
 
     async def run(self, listener: EndpointListener) -> None:
-        """See `Endpoint`."""
+        """Keep the link until cancelled; reconnects by itself, with back-off."""
         try:
             while True:
                 wait_s = await self._keep_link(listener)
@@ -222,13 +222,13 @@ class MqttEndpoint(LinkedEndpoint):
             await self.close()
 
     def retry_now(self) -> None:
-        """See `Endpoint`; subscriptions that were left out are tried too."""
+        """Stop a running connect back-off; suspended subscriptions are tried too."""
         self._guard.retry_now()
         self._version.forget()
         self._link.retry_now()
 
     async def close(self) -> None:
-        """See `Endpoint`; the connection itself ends with `run`."""
+        """Settle rows in flight as disconnected; the connection itself ends with `run`."""
         self._end_connection("closed by this hub")
         self._link.closed()
 

@@ -148,7 +148,7 @@ class SingleRows:
         self._memo: dict[int, tuple[bytes, bytes]] = {}
 
     def use(self, level: int, packet_bytes_max: int | None) -> None:
-        """See `Payloads`."""
+        """Record what the connection takes that the next payloads are for."""
         self._limit = least(self._packet_bytes_max, packet_bytes_max)
         if level < LEVEL_5:
             self._write = _nothing
@@ -159,7 +159,7 @@ class SingleRows:
         self._memo.clear()
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Payloads`."""
+        """Return the bytes that a row takes on the link, header and topic included."""
         head = self._head(row)
         if isinstance(head, SendResult):
             return row.size
@@ -171,7 +171,7 @@ class SingleRows:
         return publish_bytes(len(topic), len(row.message.body), len(properties))
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
-        """See `Payloads`."""
+        """Return what is to be published, in order; `refuse` gets the rows that can never be."""
         limit = self._limit
         for row in rows:
             head = self._memo.pop(row.offset, None) or self._head(row)
@@ -195,10 +195,10 @@ class SingleRows:
         return properties if isinstance(properties, SendResult) else (topic, properties)
 
     def confirmed(self) -> None:
-        """See `Payloads`; has no effect."""
+        """Record that the peer takes payloads; has no effect."""
 
     def closed(self) -> None:
-        """See `Payloads`; has no effect."""
+        """Do nothing: a payload of one row is as small as can be."""
 
 
 class _Group:
@@ -259,12 +259,12 @@ class BatchedRows:
         self._remembered_bytes = _REMEMBERED_BYTES_FIRST
 
     def use(self, level: int, packet_bytes_max: int | None) -> None:
-        """See `Payloads`."""
+        """Record what the connection takes that the next payloads are for."""
         self._limit = least(self._packet_bytes_max, packet_bytes_max)
         self._properties = NO_PROPERTIES if level >= LEVEL_5 else b""
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Payloads`; its share of a packet, as the last ones were."""
+        """Return the row's share of a packet, as the last ones were."""
         record = self._record(row)
         if len(self._memo) >= _MEMO_MAX:
             self._memo.clear()
@@ -273,16 +273,16 @@ class BatchedRows:
         return max(1, round((len(record) + 1) * self._packet_bytes / self._record_bytes))
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
-        """See `Payloads`."""
+        """Return what is to be published, in order; `refuse` gets the rows that can never be."""
         for group in self._groups(rows, refuse):
             yield from self._payloads(group.topic, group.rows, group.records, refuse)
 
     def confirmed(self) -> None:
-        """See `Payloads`."""
+        """Record that the peer takes payloads."""
         self._rows_max_now = min(self._rows_max, 2 * self._rows_max_now)
 
     def closed(self) -> None:
-        """See `Payloads`."""
+        """Record that the peer closed the connection on a payload that had left whole."""
         self._rows_max_now = max(1, self._rows_max_now // 2)
 
     def _record(self, row: Row) -> bytes:
@@ -357,7 +357,7 @@ class BatchTopic:
         self._topic = f"{place}/messages/events/{bag}".encode()
 
     def topic(self, row: Row) -> bytes:
-        """See `Topics`."""
+        """Return the topic in UTF-8; raises `TopicError`."""
         del row
         return self._topic
 

@@ -56,7 +56,7 @@ class IotHubTopics:
         self._prefixes: dict[tuple[str, str | None], str] = {}
 
     def topic(self, row: Row) -> bytes:
-        """See `Topics`."""
+        """Return the topic in UTF-8; raises `TopicError`."""
         message = row.message
         prefix = self._prefixes.get((message.device_id, message.module_id))
         if prefix is None:
@@ -104,7 +104,7 @@ class TopicTemplate:
             raise ConfigError(key, "empty topic", "for example site/{device}")
 
     def topic(self, row: Row) -> bytes:
-        """See `Topics`."""
+        """Return the topic in UTF-8; raises `TopicError`."""
         levels = [part if isinstance(part, str) else _written(part(row)) for part in self._parts]
         return "".join(levels).encode()
 

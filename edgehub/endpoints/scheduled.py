@@ -91,12 +91,12 @@ class ScheduledEndpoint:
 
     @property
     def state(self) -> str:
-        """See `Endpoint`; `closed` outside of the windows."""
+        """Return the state of the endpoint, `closed` outside of the windows."""
         return self._inner.state if self._is_open else CLOSED
 
     @property
     def retry_in_s(self) -> float | None:
-        """See `Endpoint`; while closed the time to the next window."""
+        """Return the seconds until the next try, or while closed until the next window."""
         if self._is_open:
             return self._inner.retry_in_s
         return self._next_window_s()
@@ -108,43 +108,43 @@ class ScheduledEndpoint:
 
     @property
     def mqtt_version(self) -> str | None:
-        """See `MqttEndpoint`."""
+        """The version of MQTT in use, `3.1.1` or `5`; None = not connected."""
         return getattr(self._inner, "mqtt_version", None)
 
     @property
     def left_out_filters(self) -> tuple[str, ...]:
-        """See `MqttEndpoint`."""
+        """Return suspended subscriptions, which the peer has answered by closing."""
         return getattr(self._inner, "left_out_filters", ())
 
     @property
     def row_bytes_max(self) -> int | None:
-        """See `Endpoint`."""
+        """Return the largest packet that the peer takes, None = not known."""
         return self._inner.row_bytes_max
 
     def wire_bytes(self, row: Row) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that `row` takes on the link, for windows and limits."""
         return self._inner.wire_bytes(row)
 
     def unsent_bytes(self) -> int:
-        """See `Endpoint`."""
+        """Return the bytes that have not left this machine: ours plus the kernel's."""
         return self._inner.unsent_bytes()
 
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
-        """See `Endpoint`."""
+        """Send rows without waiting; `settle` is called once per row, maybe at once."""
         self._settle_to = settle
         self._in_flight += len(rows)
         self._inner.send_batch(rows, self._settle)
 
     def retry_now(self) -> None:
-        """See `Endpoint`; a window that is closed stays so."""
+        """Stop a running connect back-off; a window that is closed stays so."""
         self._inner.retry_now()
 
     def retry_within(self, seconds: float) -> None:
-        """See `Endpoint`."""
+        """Shorten a running connect back-off to `seconds`; harmless while up or parked."""
         self._inner.retry_within(seconds)
 
     async def close(self) -> None:
-        """See `Endpoint`."""
+        """Close the link; rows still in flight are settled as disconnected."""
         await self._inner.close()
 
     def rows_ready(self, queue: Prioritised) -> None:
@@ -154,7 +154,7 @@ class ScheduledEndpoint:
             self._wake.set()
 
     async def run(self, listener: EndpointListener) -> None:
-        """See `Endpoint`."""
+        """Keep the link until cancelled; reconnects by itself, with back-off."""
         self._listener = listener
         try:
             while True:
@@ -176,12 +176,12 @@ class ScheduledEndpoint:
     # Calls of the inner endpoint; they have no effect once the window is over.
 
     def link_up(self, *, rows_max: int | None) -> None:
-        """See `EndpointListener`."""
+        """Record that rows can be sent; `rows_max` = unconfirmed rows that the peer allows."""
         if self._passes and self._listener is not None:
             self._listener.link_up(rows_max=rows_max)
 
     def link_down(self, reason: str, *, parked: bool) -> None:
-        """See `EndpointListener`."""
+        """Record that the link is down; rows in flight were settled. Parked = needs an operator."""
         if self._passes and self._listener is not None:
             self._listener.link_down(reason, parked=parked)
 

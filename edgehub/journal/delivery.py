@@ -219,7 +219,7 @@ class FolderTarget:
         self.root = root
 
     def read(self, path: str) -> bytes | None:
-        """See `Target`."""
+        """Return a file's content, None = there is none."""
         try:
             return (self.root / path).read_bytes()
         except FileNotFoundError:
@@ -228,7 +228,7 @@ class FolderTarget:
             raise self._failed(path, error) from error
 
     def write(self, path: str, content: bytes) -> None:
-        """See `Target`."""
+        """Write a file whole."""
         file = self.root / path
         partial = file.with_name(_partial(file.name))
         try:
@@ -265,7 +265,7 @@ class UrlTarget:
         self._url = url
 
     def read(self, path: str) -> bytes | None:
-        """See `Target`."""
+        """Return a file's content, None = there is none."""
         try:
             content: bytes = self._system.cat_file(f"{self._root}/{path}")
         except FileNotFoundError:
@@ -276,7 +276,7 @@ class UrlTarget:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """See `Target`."""
+        """Write a file whole."""
         folder, _, name = f"{self._root}/{path}".rpartition("/")
         partial = f"{folder}/{_partial(name)}"
         try:

@@ -81,7 +81,7 @@ class Writes:
 
 
 class Journal:
-    """See the module.
+    """The background work of the journal: from stored blobs to lines in segments.
 
     Args:
         source: Where events come from.

@@ -64,7 +64,7 @@ class Piece:
 
 
 class Ledger:
-    """See the module."""
+    """The account of events: lines of commits, and the rows that still wait."""
 
     __slots__ = (
         "_day",

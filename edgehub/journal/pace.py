@@ -35,7 +35,7 @@ BUSY_BYTES_MAX: Final = 8 * 2**20
 
 
 class Pace:
-    """See the module.
+    """When lines are due, and how long to pause between them.
 
     Args:
         source: Where events wait.

@@ -361,7 +361,7 @@ class JoinedRows:
         return len(self._rows)
 
     def document(self, endpoint_id: EndpointId, priority: Priority) -> list[Any]:
-        """See `EventColumns.document`."""
+        """Return a JSON value: differences where values rise, one value where all are equal."""
         offsets, enqueued, expires, sizes, labels, *_ = zip(*self._rows, strict=True)
         if None in expires:
             ttls = [

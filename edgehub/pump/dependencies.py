@@ -140,11 +140,11 @@ class Dependencies:
         return min(self._priorities, default=DEFAULT_PRIORITY)
 
     def has_ready(self) -> bool:
-        """See `PumpQueue`."""
+        """Return whether some row is neither in flight nor held."""
         return bool(self._ready)
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
-        """See `PumpQueue`; rows of one level of dependencies."""
+        """Read the oldest ready rows of one level of dependencies."""
         by_queue: dict[QueueId, tuple[PumpQueue, list[int]]] = {}
         for offset in list(self._ready)[:rows_max]:
             queue = self._queue_of(offset)
@@ -173,14 +173,14 @@ class Dependencies:
         return rows
 
     def confirm(self, rows: Sequence[Row]) -> None:
-        """See `PumpQueue`."""
+        """Remove rows that were delivered."""
         for queue, own in self._by_queue(rows):
             queue.confirm(own)
 
     def give_back(
         self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
     ) -> None:
-        """See `PumpQueue`; they stay taken: the next try starts from here too."""
+        """Return rows, which stay taken: the next try starts from here too."""
         for queue, own in self._by_queue(rows, keep=True):
             queue.give_back(own, attempted=attempted, refusal=refusal)
             for row in own:
@@ -192,31 +192,31 @@ class Dependencies:
                     self._ready[row.offset] = None
 
     def expire(self, rows: Sequence[Row]) -> None:
-        """See `PumpQueue`."""
+        """Remove rows in flight whose time to live has ended."""
         for queue, own in self._by_queue(rows):
             queue.expire(own)
 
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
-        """See `PumpQueue`."""
+        """Make a row in flight a dead letter."""
         for queue, _ in self._by_queue([row]):
             queue.dead_letter(row, kind, reason)
 
     def hold_sender(self, sender: str) -> None:
-        """See `PumpQueue`."""
+        """Hold this sender's rows back until released."""
         self._held_senders.setdefault(sender, [])
 
     def release_sender(self, sender: str) -> None:
-        """See `PumpQueue`."""
+        """End `hold_sender`."""
         for offset in self._held_senders.pop(sender, ()):
             if offset in self._wanted:
                 self._ready[offset] = None
 
     def hold_row(self, offset: int) -> None:
-        """See `PumpQueue`."""
+        """Hold one row back until released."""
         self._held_rows[offset] = False
 
     def release_row(self, offset: int) -> None:
-        """See `PumpQueue`."""
+        """End `hold_row`."""
         if self._held_rows.pop(offset, False) and offset in self._wanted:
             self._ready[offset] = None
 

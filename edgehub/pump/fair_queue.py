@@ -60,22 +60,22 @@ class FairQueue:
 
     @property
     def id(self) -> QueueId:
-        """See `PumpQueue`."""
+        """Its name."""
         return self._queue.id
 
     @property
     def endpoint_id(self) -> EndpointId:
-        """See `PumpQueue`."""
+        """The endpoint of its rows."""
         return self._queue.endpoint_id
 
     @property
     def priority(self) -> Priority:
-        """See `PumpQueue`."""
+        """0 is the best."""
         return self._queue.priority
 
     @property
     def out_of_turn(self) -> OutOfTurn:
-        """See `PumpQueue`."""
+        """Access to its rows by their offsets."""
         return self._queue.out_of_turn
 
     @property
@@ -84,11 +84,11 @@ class FairQueue:
         return self._count
 
     def has_ready(self) -> bool:
-        """See `PumpQueue`; rows whose device cannot send count until they are read."""
+        """Return whether rows are ready; those whose device cannot send count until read."""
         return bool(self._open) or (self._count < STAGED_MAX and self._queue.has_ready())
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
-        """See `PumpQueue`."""
+        """Read the oldest ready rows; they are in flight from here on."""
         while self._count < STAGED_MAX and self._queue.has_ready():
             rows_left = STAGED_MAX - self._count
             rows = await self._queue.read_batch(min(READ_ROWS, rows_left), READ_BYTES)
@@ -98,48 +98,48 @@ class FairQueue:
         return self._take_turns(rows_max, bytes_max)
 
     def confirm(self, rows: Sequence[Row]) -> None:
-        """See `PumpQueue`."""
+        """Remove rows that were delivered."""
         self._queue.confirm(rows)
         self._settled(rows)
 
     def give_back(
         self, rows: Sequence[Row], *, attempted: bool, refusal: str | None = None
     ) -> None:
-        """See `PumpQueue`; staged rows of the same devices are returned too, to keep the order."""
+        """Return rows, and staged rows of the same devices, to keep the order."""
         self._queue.give_back(rows, attempted=attempted, refusal=refusal)
         for device_id in {row.message.device_id for row in rows}:
             self._unstage(device_id)
         self._settled(rows)
 
     def expire(self, rows: Sequence[Row]) -> None:
-        """See `PumpQueue`."""
+        """Remove rows in flight whose time to live has ended."""
         self._queue.expire(rows)
         self._settled(rows)
 
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
-        """See `PumpQueue`."""
+        """Make a row in flight a dead letter."""
         self._queue.dead_letter(row, kind, reason)
         self._settled((row,))
 
     def hold_sender(self, sender: str) -> None:
-        """See `PumpQueue`."""
+        """Hold this sender's rows back until released."""
         if not self._is_held(sender):
             self._queue.hold_sender(sender)
         self._held.add(sender)
         self._unstage(sender.partition("/")[0])
 
     def release_sender(self, sender: str) -> None:
-        """See `PumpQueue`."""
+        """End `hold_sender`."""
         self._held.discard(sender)
         if not self._is_held(sender):
             self._queue.release_sender(sender)
 
     def hold_row(self, offset: int) -> None:
-        """See `PumpQueue`."""
+        """Hold one row back until released."""
         self._queue.hold_row(offset)
 
     def release_row(self, offset: int) -> None:
-        """See `PumpQueue`."""
+        """End `hold_row`."""
         self._queue.release_row(offset)
 
     def close(self) -> None:

@@ -189,7 +189,7 @@ class Pump:
         self._wake.now()
 
     def link_up(self, *, rows_max: int | None) -> None:
-        """See `EndpointListener`; starts the sending of what waits."""
+        """Start the sending of what waits."""
         self._take_results()
         self._refusals.link_up()
         self._poison.connected()
@@ -200,7 +200,7 @@ class Pump:
         self._wake.now()
 
     def link_down(self, reason: str, *, parked: bool) -> None:
-        """See `EndpointListener`."""
+        """Record that the link is down; rows in flight were settled. Parked = needs an operator."""
         self._take_results()
         if self._poison.should_reconnect_soon():
             self.endpoint.retry_within(CULPRIT_RETRY_S)

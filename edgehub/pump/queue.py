@@ -26,7 +26,7 @@ class OutOfTurn(Protocol):
         """
 
     def leave(self, offset: int) -> None:
-        """Let `read_batch` return a row again."""
+        """Return a row to those that `read_batch` reads."""
 
 
 class PumpQueue(Protocol):

@@ -51,7 +51,7 @@ BLOCK_GRACE_S: Final = 2.0
 
 
 class RedisLink:
-    """See the module.
+    """The connections to one Redis server.
 
     Args:
         options: How the server is reached.

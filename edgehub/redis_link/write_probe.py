@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class WriteProbe:
-    """See the module.
+    """A look, now and then, at whether a Redis server takes writes.
 
     Args:
         link: The server.

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class SqliteThread:
-    """See the module.
+    """A connection to a database file with its thread.
 
     Args:
         path: The file, or `:memory:`.

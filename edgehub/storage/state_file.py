@@ -46,7 +46,7 @@ class StateError(StoreError):
 
 
 class StateFile:
-    """See the module.
+    """The file `state.db` of a hub.
 
     Attributes:
         path: The file.

@@ -102,7 +102,7 @@ class Group:
         )
 
     def seal(self) -> None:
-        """Let no more rows join."""
+        """Close the group for further rows."""
         self._prune()
         for queue, joined in self.rows_of.items():
             queue.sealed_rows += len(joined.rows)

@@ -54,11 +54,11 @@ class OutOfTurn:
         self._taken: set[int] = set()
 
     def creates(self, offset: int) -> bool:
-        """See `OutOfTurn`."""
+        """Return whether the queue holds a row of this offset that creates an entity."""
         return offset in self._creations
 
     def is_in_flight(self, offset: int) -> bool:
-        """See `OutOfTurn`."""
+        """Return whether a row is in flight."""
         return offset in self._checkpointer.in_flight
 
     async def take(self, offsets: Sequence[int], bytes_max: int) -> list[Row]:

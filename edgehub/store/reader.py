@@ -127,7 +127,7 @@ class Reader:
         )
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
-        """See `Queue.read_batch`."""
+        """Read the oldest rows that are ready; they are in flight from then on."""
         assert rows_max > 0
         assert not self._reading, "a queue has one reader"
         self._reading = True

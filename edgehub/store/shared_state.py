@@ -57,7 +57,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedState:
-    """See the module.
+    """State that the parts of one open store share.
 
     Attributes:
         store_id: Names the database file, and begins the ids of its messages.

@@ -98,7 +98,7 @@ class Writer:
                 self.rows_waiting()
 
     def seal(self) -> None:
-        """Let no more rows join the open group, and open another one."""
+        """Close the open group for further rows, and open another one."""
         self.group.seal()
         self.sealed.append(self.group)
         self.group = Group()

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class Bootstrap:
-    """See the module.
+    """The first table of a hub: from the storage, or a substitute until that answers.
 
     Args:
         storage: Of the table.

@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 
 class Comparison:
-    """See the module.
+    """Compares the table of this hub with that of the storage.
 
     Args:
         storage: The truth.

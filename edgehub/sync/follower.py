@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 class Follower:
-    """See the module.
+    """Follows the table of the storage.
 
     Args:
         storage: What is followed.
@@ -248,7 +248,7 @@ class Follower:
                 await self._reconciler.step()
 
     async def _whole(self, now: Position) -> Position:
-        """See that the table has what it had, and give where it stands then."""
+        """Check that the table has what it had, and return where it stands then."""
         reconciler = self._reconciler
         if now.epoch and not self.reloads_total:
             # A copy from the disk may be old; it counts only where there is no table at all.

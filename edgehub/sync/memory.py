@@ -81,7 +81,7 @@ class MemoryTable:
 
 
 class MemoryStorage:
-    """See the module; one hub's access.
+    """The access of one hub to a table in memory.
 
     Args:
         table: What is shared.
@@ -96,7 +96,7 @@ class MemoryStorage:
         self._epoch_seen = 0
 
     async def position(self) -> Position:
-        """See `TableStorage`."""
+        """Return the position of the table."""
         table = self._table
         self.knows(table.epoch)
         return Position(
@@ -104,11 +104,11 @@ class MemoryStorage:
         )
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
-        """See `TableStorage`."""
+        """Read rows with their contents, each as it is now; None = there is none."""
         return [self._whole(self._table.rows.get(key)) for key in keys]
 
     async def scan(self) -> AsyncIterator[list[Row]]:
-        """See `TableStorage`."""
+        """Read all rows without contents, page by page; a row may come twice."""
         keys = list(self._table.rows)
         for start in range(0, len(keys), PAGE):
             page = (self._table.rows.get(key) for key in keys[start : start + PAGE])
@@ -116,13 +116,13 @@ class MemoryStorage:
             await asyncio.sleep(0)
 
     async def digest(self) -> Digest:
-        """See `TableStorage`."""
+        """Return the sum over all rows, computed where they are."""
         return Digest.of((str(row.key), row.raw) for row in self._table.rows.values())
 
     async def write(
         self, changes: Sequence[Change], *, session: str, expected: int | None = None
     ) -> WriteResult:
-        """See `TableStorage`."""
+        """Apply all changes or none."""
         table = self._table
         if not table.epoch and self._epoch_seen:
             raise TableLostError
@@ -165,7 +165,7 @@ class MemoryStorage:
         at: Position,
         version: Position,
     ) -> bool:
-        """See `TableStorage`."""
+        """Put back what the table has lost, in one step and above all revisions that there were."""
         table = self._table
         if (table.epoch, table.revision) != (at.epoch, at.revision):
             return False
@@ -197,7 +197,7 @@ class MemoryStorage:
         return True
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
-        """See `TableStorage`."""
+        """Return the keys that operators changed since the table was created; None = unknown."""
         assert begun.begun is not None
         entries = [entry for entry in self._table.log if entry.epoch == begun.epoch]
         if not entries or entries[0].revision != begun.begun.first:
@@ -206,11 +206,11 @@ class MemoryStorage:
         return {e.key for e in entries if e.key is not None and e.session not in ours}
 
     def knows(self, epoch: int) -> None:
-        """See `TableStorage`."""
+        """Record a table that this hub knows, so that no write creates another one unnoticed."""
         self._epoch_seen = max(self._epoch_seen, epoch)
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
-        """See `TableStorage`."""
+        """Wait for entries of the log behind a position, at most `wait_s`."""
         found = self._behind(after)
         if not found:
             await self._table.wait(wait_s)
@@ -218,14 +218,14 @@ class MemoryStorage:
         return found
 
     async def report(self, report: Report, *, expires_s: float) -> str:
-        """See `TableStorage`."""
+        """Store this hub's report in place of its last one; it expires."""
         now = self._table.clock.monotonic()
         before = self._table.reports.get(report.hub_id)
         self._table.reports[report.hub_id] = (report, now, now + expires_s)
         return "" if before is None or before[2] <= now else before[0].instance
 
     async def reports(self) -> list[Report]:
-        """See `TableStorage`."""
+        """Read the reports that have not expired."""
         now = self._table.clock.monotonic()
         return [
             replace(report, age_ms=round((now - at) * 1000))
@@ -234,11 +234,11 @@ class MemoryStorage:
         ]
 
     async def leave(self, hub_id: str) -> None:
-        """See `TableStorage`."""
+        """Delete this hub's report: it stops."""
         self._table.reports.pop(hub_id, None)
 
     async def close(self) -> None:
-        """See `TableStorage`."""
+        """Close connections."""
 
     def _behind(self, after: Position) -> list[LogEntry]:
         start = (after.epoch, after.revision)

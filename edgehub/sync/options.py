@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """See the module.
+    """Options of the routing table.
 
     Attributes:
         hub_id: The hub.

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class Presence:
-    """See the module.
+    """Reports of the hubs of one table.
 
     Args:
         storage: Where hubs meet.

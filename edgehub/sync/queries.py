@@ -25,7 +25,7 @@ PAUSE_S: Final = 0.001
 
 
 class Queries:
-    """See the module.
+    """Views of the table as one hub knows it.
 
     Args:
         reconciler: Knows rows, contents and failures.

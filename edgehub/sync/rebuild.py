@@ -52,7 +52,7 @@ class Rebuilt:
 
 
 class Rebuild:
-    """See the module.
+    """Puts a lost table back.
 
     Args:
         storage: Where the table belongs.

@@ -73,7 +73,7 @@ class Failure:
 
 
 class Reconciler:
-    """See the module.
+    """Makes live routes match the rows of the table.
 
     Args:
         storage: Where rows are read.
@@ -116,7 +116,7 @@ class Reconciler:
         self._stepping = asyncio.Lock()
 
     def look(self, keys: Iterable[RouteKey]) -> None:
-        """Have rows looked at."""
+        """Request a look at rows."""
         self._dirty.update(keys)
         self._work.set()
 
@@ -374,7 +374,7 @@ class Reconciler:
                 log.error("sync.route_failed", route=key.name, reason=faults[key])
 
     def _forget(self) -> None:
-        """Let go of contents that no row has."""
+        """Remove contents that no row has."""
         if len(self._contents) > 2 * len(self.rows) + PARSED_AT_ONCE:
             used = {row.hash for row in self.rows.values() if isinstance(row, StoredRow)}
             self._contents = {h: each for h, each in self._contents.items() if h in used}

@@ -80,7 +80,7 @@ _ENTRY_ID: Final = re.compile(rb"(\d+)-(\d+)")
 
 
 class RedisStorage:
-    """See the module; one hub's access.
+    """The access of one hub to a table in Redis.
 
     Args:
         link: The server.
@@ -113,7 +113,7 @@ class RedisStorage:
         self._epoch_seen = 0
 
     async def position(self) -> Position:
-        """See `TableStorage`."""
+        """Return the position of the table."""
         answers = await _asked(
             self._link.calls(
                 [
@@ -136,7 +136,7 @@ class RedisStorage:
         return position
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
-        """See `TableStorage`."""
+        """Read rows with their contents, each as it is now; None = there is none."""
         rows: list[Row | None] = []
         for start in range(0, len(keys), PAGE):
             page = [str(key) for key in keys[start : start + PAGE]]
@@ -147,7 +147,7 @@ class RedisStorage:
         return rows
 
     async def scan(self) -> AsyncIterator[list[Row]]:
-        """See `TableStorage`."""
+        """Read all rows without contents, page by page; a row may come twice."""
         cursor: bytes = b"0"
         while True:
             answer = await _asked(self._link.call("HSCAN", self._rows, cursor, "COUNT", PAGE))
@@ -157,7 +157,7 @@ class RedisStorage:
                 return
 
     async def digest(self) -> Digest:
-        """See `TableStorage`."""
+        """Return the sum over all rows, computed where they are."""
         cursor: bytes = b"0"
         count = high = low = 0
         while True:
@@ -172,7 +172,7 @@ class RedisStorage:
     async def write(
         self, changes: Sequence[Change], *, session: str, expected: int | None = None
     ) -> WriteResult:
-        """See `TableStorage`."""
+        """Apply all changes or none."""
         wanted = "" if expected is None else expected
         arguments: list[str | int] = [
             *(self._instance, session, self._log_entries, wanted, self._epoch_seen)
@@ -209,7 +209,7 @@ class RedisStorage:
         at: Position,
         version: Position,
     ) -> bool:
-        """See `TableStorage`."""
+        """Put back what the table has lost, in one step and above all revisions that there were."""
         document: list[tuple[str | int, ...]] = [
             (str(key), str(key.tenant), "", "", "", "", "") for key in deleted
         ]
@@ -228,7 +228,7 @@ class RedisStorage:
         return bool(await _asked(self._link.run(_RESTORE, self._written, arguments)))
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
-        """See `TableStorage`; from the log, if it was not cut."""
+        """Return the keys that operators changed, from the log; None = it was cut."""
         keys: set[RouteKey] = set()
         assert begun.begun is not None
         revision = begun.begun.first
@@ -249,11 +249,11 @@ class RedisStorage:
             revision = entries[-1].revision + 1
 
     def knows(self, epoch: int) -> None:
-        """See `TableStorage`."""
+        """Record a table that this hub knows, so that no write creates another one unnoticed."""
         self._epoch_seen = max(self._epoch_seen, epoch)
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
-        """See `TableStorage`."""
+        """Wait for entries of the log behind a position, at most `wait_s`."""
         answer = await _asked(
             self._reader.call(
                 *("XREAD", "COUNT", ENTRIES, "BLOCK", max(1, round(wait_s * 1000))),
@@ -267,7 +267,7 @@ class RedisStorage:
         return [log_entry(entry_id, fields) for entry_id, fields in entries]
 
     async def report(self, report: Report, *, expires_s: float) -> str:
-        """See `TableStorage`."""
+        """Store this hub's report in place of its last one; it expires."""
         document = asdict(report)
         del document["age_ms"]
         text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
@@ -278,17 +278,17 @@ class RedisStorage:
         return "" if before is None else before.instance
 
     async def reports(self) -> list[Report]:
-        """See `TableStorage`."""
+        """Read the reports that have not expired."""
         now, *texts = await _asked(self._link.run(_REPORTS, self._reports, []))
         found = (_report(text, int(now)) for text in texts)
         return [report for report in found if report is not None]
 
     async def leave(self, hub_id: str) -> None:
-        """See `TableStorage`."""
+        """Delete this hub's report: it stops."""
         await _asked(self._link.run(_REPORT, self._reports, [hub_id, "", ""]))
 
     async def close(self) -> None:
-        """See `TableStorage`; the link belongs to the hub."""
+        """Close connections; the link belongs to the hub."""
         await self._reader.close()
 
 

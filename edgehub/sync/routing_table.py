@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 
 class RoutingTable(Mutations):
-    """See the module.
+    """The routing table of one hub.
 
     Args:
         storage: Where the rows are.

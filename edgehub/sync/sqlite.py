@@ -33,7 +33,7 @@ SCRIPT: Final = (resources.files("edgehub.sync") / "rows.sql").read_text("utf-8"
 
 
 class SqliteStorage:
-    """See the module.
+    """The access of the one hub to its table in `state.db`.
 
     Args:
         file: The open file, with the tables of `SCRIPT`.
@@ -48,11 +48,11 @@ class SqliteStorage:
         self._report: Report | None = None
 
     async def position(self) -> Position:
-        """See `TableStorage`."""
+        """Return the position of the table."""
         return await self._run(_position)
 
     async def read(self, keys: Sequence[RouteKey]) -> list[Row | None]:
-        """See `TableStorage`."""
+        """Read rows with their contents, each as it is now; None = there is none."""
 
         def job(connection: sqlite3.Connection) -> list[Row | None]:
             return [_row(connection, key) for key in keys]
@@ -60,7 +60,7 @@ class SqliteStorage:
         return await self._run(job)
 
     async def scan(self) -> AsyncIterator[list[Row]]:
-        """See `TableStorage`."""
+        """Read all rows without contents, page by page; a row may come twice."""
         last = ""
         while True:
 
@@ -75,7 +75,7 @@ class SqliteStorage:
             yield [parse_row(key, raw) for key, raw in page]
 
     async def digest(self) -> Digest:
-        """See `TableStorage`."""
+        """Return the sum over all rows, computed where they are."""
         return await self._run(
             lambda connection: Digest.of(connection.execute("SELECT key, raw FROM route_row"))
         )
@@ -83,7 +83,7 @@ class SqliteStorage:
     async def write(
         self, changes: Sequence[Change], *, session: str, expected: int | None = None
     ) -> WriteResult:
-        """See `TableStorage`."""
+        """Apply all changes or none."""
         del session
         now_ms = self._clock.wall_ms()
         return await self._run(lambda connection: _write(connection, changes, expected, now_ms))
@@ -96,41 +96,41 @@ class SqliteStorage:
         at: Position,
         version: Position,
     ) -> bool:
-        """See `TableStorage`; not needed: rows and epoch are in one file of this hub alone."""
+        """Refuse: rows and epoch are in one file of this hub alone, so none is ever lost."""
         del rows, deleted, at, version
         return False
 
     async def asked_since(self, begun: Position) -> set[RouteKey] | None:
-        """See `TableStorage`; there is no log."""
+        """Return None: there is no log."""
         del begun
         return None
 
     def knows(self, epoch: int) -> None:
-        """See `TableStorage`; not needed with one writer."""
+        """Do nothing: there is one writer."""
 
     async def follow(self, after: Position, wait_s: float) -> list[LogEntry]:
-        """See `TableStorage`; there are no other writers."""
+        """Wait in vain: there are no other writers."""
         del after
         await self._clock.sleep(wait_s)
         return []
 
     async def report(self, report: Report, *, expires_s: float) -> str:
-        """See `TableStorage`."""
+        """Store this hub's report in place of its last one; it expires."""
         del expires_s
         self._report = report
         return ""
 
     async def reports(self) -> list[Report]:
-        """See `TableStorage`."""
+        """Read the reports that have not expired."""
         return [] if self._report is None else [self._report]
 
     async def leave(self, hub_id: str) -> None:
-        """See `TableStorage`."""
+        """Delete this hub's report: it stops."""
         del hub_id
         self._report = None
 
     async def close(self) -> None:
-        """See `TableStorage`; the file belongs to the hub."""
+        """Close connections; the file belongs to the hub."""
 
     async def _run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         try:

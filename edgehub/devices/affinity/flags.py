@@ -113,23 +113,23 @@ class InProcessAffinityStore:
         """The newest changes, oldest first."""
 
     async def load(self) -> StoredAffinity:
-        """See `AffinityStore`."""
+        """Read what was kept."""
         return StoredAffinity(flags=dict(self._kept.flags), position=self._kept.position)
 
     def save_flag(self, device_id: str, flag: Flag) -> None:
-        """See `AffinityStore`."""
+        """Keep the flag of a device."""
         self._kept.flags[device_id] = flag
 
     def forget_flag(self, device_id: str) -> None:
-        """See `AffinityStore`."""
+        """Keep the flag of a device no longer."""
         self._kept.flags.pop(device_id, None)
 
     def save_position(self, position: str) -> None:
-        """See `AffinityStore`."""
+        """Keep the position."""
         self._kept.position = position
 
     def record(self, change: OwnershipChange) -> None:
-        """See `AffinityStore`."""
+        """Keep a change in the ledger."""
         self.changes.append(change)
 
 
@@ -258,6 +258,6 @@ class SoleOwnerFlags(Flags):
     """The flags of a hub that shares devices with no other: it owns all of them."""
 
     def of(self, device_id: str) -> Ownership:
-        """See `Flags`."""
+        """Return whether this hub owns a device."""
         del device_id
         return Ownership.OWNER

@@ -122,7 +122,7 @@ class InProcessCoordinator:
         self._streams: dict[str, _Stream] = {}
 
     async def elect(self, ballot: ElectionRequest) -> ElectionResult:
-        """See `Coordinator`."""
+        """Elect the hub that handles one message."""
         record, now = self._records.get(ballot.device_id), self._clock.monotonic()
         if record is None:
             record = self.record(
@@ -151,7 +151,7 @@ class InProcessCoordinator:
         return self._verdict(record, ballot, won=repeated)
 
     async def claim_join(self, claim: JoinClaim) -> bool:
-        """See `Coordinator`."""
+        """Claim a join request; False = another hub (or this one) has claimed it before."""
         now = self._clock.monotonic()
         while self._claims and next(iter(self._claims.values())) <= now - CLAIM_S:
             self._claims.popitem(last=False)
@@ -163,14 +163,14 @@ class InProcessCoordinator:
         return True
 
     async def finish_join(self, claim: JoinClaim, *, generation: int | None) -> None:
-        """See `Coordinator`."""
+        """Clear the device's counter and keep its owner; or withdraw the claim."""
         if generation is None:
             self._claims.pop((claim.device_id, claim.key), None)
         elif record := self._records.get(claim.device_id):
             record.clear(generation)
 
     async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
-        """See `Coordinator`."""
+        """Return the next downlink counter to the owner of a device; None = another hub owns it."""
         record = self._records.get(claim.device_id)
         asks_for = (claim.hub_id, claim.generation)
         if record is None or (record.owner, record.generation) != asks_for:
@@ -178,7 +178,7 @@ class InProcessCoordinator:
         return record.grant(claim.f_cnt_down)
 
     async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
-        """See `Coordinator`."""
+        """Read the notices to a hub behind a position."""
         stream = self._stream(hub_id)
         read, of_this_memory = self._place(after)
         while wait and after and of_this_memory and stream.count <= read:

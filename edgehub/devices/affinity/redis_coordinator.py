@@ -63,7 +63,7 @@ class RedisCoordinator:
         self._script = Script.of("edgehub.devices.affinity", "coordinator.lua")
 
     async def elect(self, ballot: ElectionRequest) -> ElectionResult:
-        """See `Coordinator`."""
+        """Elect the hub that handles one message."""
         answer = await self._call(
             "elect",
             self._record(ballot.device_id),
@@ -87,11 +87,11 @@ class RedisCoordinator:
             )
 
     async def claim_join(self, claim: JoinClaim) -> bool:
-        """See `Coordinator`."""
+        """Claim a join request; False = another hub (or this one) has claimed it before."""
         return bool(await self._call(CLAIM, self._join(claim), claim.device_id, claim.hub_id))
 
     async def finish_join(self, claim: JoinClaim, *, generation: int | None) -> None:
-        """See `Coordinator`."""
+        """Clear the device's counter and keep its owner; or withdraw the claim."""
         device_id = claim.device_id
         if generation is None:
             await self._call("unclaim", self._join(claim), device_id, claim.hub_id)
@@ -99,7 +99,7 @@ class RedisCoordinator:
             await self._call("finish", self._record(device_id), device_id, device_id, generation)
 
     async def grant_downlink(self, claim: DownlinkClaim) -> int | None:
-        """See `Coordinator`."""
+        """Return the next downlink counter to the owner of a device; None = another hub owns it."""
         granted = await self._call(
             "grant",
             self._record(claim.device_id),
@@ -112,7 +112,7 @@ class RedisCoordinator:
             return _number(granted) if granted else None
 
     async def notices(self, hub_id: str, after: str, *, wait: bool = True) -> NoticeBatch:
-        """See `Coordinator`."""
+        """Read the notices to a hub behind a position."""
         incarnation, _, read = after.rpartition("-")
         while True:
             present, count = await self._look(hub_id)

@@ -318,7 +318,7 @@ class MqttListener:
         self.send(target, topic, bag, message, settle, dup=dup, written=written)
 
     def handle(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:
-        """Have a part of the hub handle what clients publish on topics that match a pattern."""
+        """Register the part of the hub that handles what clients publish on topics of a pattern."""
         self.context.requests.add(pattern, handler)
 
     # Status.

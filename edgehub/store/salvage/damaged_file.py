@@ -82,7 +82,7 @@ def queue_shape() -> Table:
 
 
 class DamagedFile:
-    """See the module.
+    """The records of one damaged database file.
 
     Attributes:
         listed: The copy of the list of tables, None = there is no complete one.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OrphanedRows:
-    """See the module."""
+    """Rows whose table is found by what they hold."""
 
     def __init__(
         self,

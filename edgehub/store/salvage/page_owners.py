@@ -45,7 +45,7 @@ class Use(IntEnum):
 
 
 class PageOwners:
-    """See the module.
+    """The tree that each page of one file belongs to.
 
     Attributes:
         unowned: Pages of which it is unknown whether they are in use, and by which tree.

@@ -37,7 +37,7 @@ KEYS_KINDS: Final = frozenset({KEYS_INNER, KEYS_LEAF})
 
 
 class PageRecovery:
-    """See the module.
+    """The rows of one file, read page by page.
 
     Attributes:
         roots: First page by name of table or index, as far as known.
