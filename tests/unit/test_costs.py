@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     Work = Callable[[], object]
 
-pytestmark = pytest.mark.alone
-
 K = 1024
 RATIO_MAX = 8
 """For four times the size; quadratic work takes sixteen times as long."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from edgehub.journal.segments import Segment
 
 DAY_S = 86_400
-EXAMPLES = 300 if os.environ.get("EDGEHUB_SOAK") else 6
+EXAMPLES = 300 if os.environ.get("EDGEHUB_SOAK") else 4
 HISTORIES = settings(
     max_examples=EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.scaled]
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-ROWS = 10_000_000 if SOAK else 150_000
+ROWS = 10_000_000 if SOAK else 60_000
 FEW_ROWS = 1000
 PIECE_ROWS = 1000
 BRIEF_ROWS = 4000

@@ -148,7 +148,7 @@ def outcome(three: Log, log: bytes) -> str:
 
 @pytest.mark.scaled
 @pytest.mark.timeout(1800 if SOAK else 120)
-@pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80])
+@pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80] if SOAK else [0xFF])
 def test_any_byte_of_the_log_may_be_flipped(three: Log, mask: int) -> None:
     """All that was committed is there, or what is lost is told: never less, and never silently.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-SEEDS = 400 if SOAK else 20
+SEEDS = 400 if SOAK else 10
 BACKLOG = 4_000_000 if SOAK else 30_000
 STALE_ROWS = 72
 """That stand on free pages of the file."""

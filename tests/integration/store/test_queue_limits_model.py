@@ -381,7 +381,7 @@ def _recency(priority: Priority, seconds: int) -> Recency | None:
 @pytest.mark.scaled
 @pytest.mark.timeout(3600 if SOAK else 60)
 @settings(
-    max_examples=500 if SOAK else 12,
+    max_examples=500 if SOAK else 6,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(

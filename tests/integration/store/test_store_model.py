@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import tempfile
 from contextlib import AsyncExitStack
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
@@ -22,7 +23,9 @@ from tests.support.stores import LAB, Harness, a_message, a_result, crash_copy, 
 if TYPE_CHECKING:
     from edgehub.message import Row
 
-pytestmark = pytest.mark.integration
+EXAMPLES = 200 if os.environ.get("EDGEHUB_SOAK") else 10
+
+pytestmark = [pytest.mark.integration, pytest.mark.scaled, pytest.mark.timeout(60 + 4 * EXAMPLES)]
 
 QUEUES = [(UPSTREAM, Priority(0)), (UPSTREAM, Priority(7)), (LAB, Priority(2))]
 DEVICES = ["a", "b", "c"]
@@ -243,10 +246,7 @@ class Run:
         return queues[0] if queues else None
 
 
-@settings(
-    max_examples=25,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=EXAMPLES)
 @given(
     seed=st.integers(0, 2**32),
     cache=st.sampled_from([1, 40_000, 16 << 20]),
@@ -259,7 +259,7 @@ def test_store_behaves_as_lists_do(seed: int, cache: int, entire: bool) -> None:
         asyncio.run(Run(Path(directory), seed, options).play(40))
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES)
 @given(seed=st.integers(0, 2**32), linger=st.sampled_from([0, 5, 1000]))
 def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(seed: int, linger: int) -> None:
     """With crashes at any moment: acknowledged = delivered or still there; FIFO; no repeats."""

@@ -178,7 +178,7 @@ class Losses:
         await asyncio.to_thread(self.server.start)
 
 
-@pytest.mark.parametrize("seed", range(15) if SOAK else range(2))
+@pytest.mark.parametrize("seed", range(15 if SOAK else 1))
 @pytest.mark.scaled
 async def test_no_route_is_lost_with_the_data_of_the_server(seed: int, tmp_path: Path) -> None:
     """Whatever was answered is there in the end, on every hub and in the server, and no more."""
