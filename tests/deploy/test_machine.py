@@ -148,7 +148,7 @@ def test_it_starts_shut_in_and_keeps_messages_over_a_restart(machine: Machine) -
     assert "Traceback" not in journal(machine)
 
 
-def test_nobody_else_gets_to_the_control_socket(machine: Machine) -> None:
+def test_no_other_user_gets_to_the_control_socket(machine: Machine) -> None:
     """Root operates the hub and sees what the hub sees, other users do not."""
     settings(machine)
     machine.run("systemctl", "start", "edgehub")
@@ -167,7 +167,7 @@ def test_it_starts_without_settings_and_secrets(machine: Machine) -> None:
     assert status(machine)["summary"] == "collecting, no upstream named, 1 waiting"
 
 
-def test_a_reload_tells_its_outcome(machine: Machine) -> None:
+def test_a_reload_reports_its_outcome(machine: Machine) -> None:
     """`systemctl reload` fails with every fault, and the hub runs on."""
     settings(machine)
     machine.run("systemctl", "start", "edgehub")
@@ -191,7 +191,7 @@ def test_wrong_settings_are_not_tried_again(machine: Machine) -> None:
     assert shown == {"ActiveState": "failed", "ExecMainStatus": "78", "NRestarts": "0"}
 
 
-def test_a_hub_that_hangs_is_started_anew(machine: Machine) -> None:
+def test_a_hub_that_hangs_is_restarted(machine: Machine) -> None:
     """The watchdog ends it, the log says where it hung, and what was acknowledged is there."""
     settings(machine)
     drop_in(machine, "edgehub", "WatchdogSec=2", "RestartSec=100ms")

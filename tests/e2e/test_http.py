@@ -132,7 +132,7 @@ def test_everything_arrives_in_order_and_the_queue_empties(make_hub: MakeDaemon)
 
 
 @pytest.mark.parametrize("by_row", [True, False])
-def test_a_refused_row_is_a_dead_letter_and_blocks_nobody(
+def test_a_refused_row_is_a_dead_letter_and_blocks_nothing(
     make_hub: MakeDaemon, by_row: bool
 ) -> None:
     """P-09: 400 to 33, twice 503 to 34; by row and as the answer to the whole request."""

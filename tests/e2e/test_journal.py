@@ -115,7 +115,7 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     assert len(list((tmp_path / "exported" / "_exports").rglob("*.json"))) == 2
 
 
-def test_what_heads_drop_is_told(daemon: Daemon, tmp_path: Path) -> None:
+def test_what_heads_drop_is_reported(daemon: Daemon, tmp_path: Path) -> None:
     """A wrong topic, a malformed bag, a body that is too large: by device, reason and bytes."""
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="dev1")
     client.connect("127.0.0.1", daemon.mqtt_port)
@@ -236,7 +236,7 @@ def test_status_says_how_far_it_is(daemon: Daemon) -> None:
     assert f"exported to: {daemon.folder / 'exported'}" in text
 
 
-def test_an_export_that_cannot_be_is_told(daemon: Daemon, tmp_path: Path) -> None:
+def test_an_export_that_cannot_be_is_reported(daemon: Daemon, tmp_path: Path) -> None:
     """A target in the way: 1; none: 2; no daemon: 4; the segments go the next time."""
     publish(daemon, range(3))
     (tmp_path / "exported").write_text("in the way")

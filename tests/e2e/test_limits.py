@@ -70,7 +70,7 @@ def test_what_the_peer_can_never_take_is_refused_at_once(
     assert daemon.stop() == 0
 
 
-def test_a_limit_is_told_to_the_sender_and_shown_to_the_operator(
+def test_a_limit_is_reported_to_the_sender_and_shown_to_the_operator(
     make_daemon: Callable[..., Daemon],
 ) -> None:
     """S-12: the 1001st message gets a reason; status says which cap, which queue, since when."""

@@ -150,7 +150,7 @@ def test_a_question_to_a_running_hub_imports_no_settings(
     assert imported.isdisjoint({"edgehub.settings", "pydantic", "lark"})
 
 
-def test_a_hub_on_which_nobody_elects_says_why_it_lists_no_devices(offline: Hub) -> None:
+def test_a_hub_without_elections_says_why_it_lists_no_devices(offline: Hub) -> None:
     """A device has sent, and the list is empty: with the reason, on stderr and in the JSON."""
     assert "there is no election" in offline.run("device", "list").stderr
     answer = offline.ask("device", "list")
@@ -203,7 +203,7 @@ def test_a_purge_of_the_default_queue_leaves_the_endpoint_s_others(offline: Hub)
     assert offline.depths() == {"upstream": 0, "upstream_Pri0": 0, "upstream_Pri7": 20}
 
 
-def test_a_purge_asks_first_and_is_told_in_the_journal(offline: Hub) -> None:
+def test_a_purge_asks_first_and_stands_in_the_journal(offline: Hub) -> None:
     """Off a terminal it needs --yes; --dry-run changes nothing; what is gone is `purged`."""
     row = offline.ask("queue", "peek", "upstream_Pri7")["rows"][0]
     started = offline.ask("status")["started"][:16].replace("T", " ")

@@ -191,7 +191,9 @@ def test_a_settings_file_made_after_the_start_is_read_by_a_reload(
         daemon.close()
 
 
-def test_wrong_settings_keep_nobody_from_a_running_hub(make_daemon: Callable[..., Daemon]) -> None:
+def test_wrong_settings_keep_no_command_from_a_running_hub(
+    make_daemon: Callable[..., Daemon],
+) -> None:
     """Commands that ask it warn in one line and answer; without a hub the fault is the error."""
     daemon = make_daemon().start()
     text = daemon.config.read_text("utf-8")

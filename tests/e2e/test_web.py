@@ -216,7 +216,7 @@ def test_readers_on_the_network_need_tokens(make_daemon: MakeDaemon) -> None:
     assert "mqtt.listening" not in {line.get("event") for line in daemon.log}
 
 
-def test_what_is_no_request_disturbs_nobody(hub: tuple[Daemon, Api]) -> None:
+def test_what_is_no_request_disturbs_nothing(hub: tuple[Daemon, Api]) -> None:
     """Nonsense, long headers, slow and silent clients, a crowd: refused, the next is served."""
     daemon, api = hub
     assert read_raw(api.port, b"NONSENSE\r\n\r\n").startswith(b"HTTP/1.1 400 ")
@@ -243,7 +243,7 @@ def test_rules_of_http(hub: tuple[Daemon, Api]) -> None:
         assert answer.startswith(b"HTTP/1.1 %d " % (status or 200)), (head, answer)
 
 
-def test_a_drain_is_told(make_daemon: MakeDaemon, tmp_path: Path) -> None:
+def test_a_drain_is_reported(make_daemon: MakeDaemon, tmp_path: Path) -> None:
     """While the last rows are confirmed the hub is not ready: it tells, and changes nothing."""
     entry, text = Token.new("ops", Role.WRITE)
     with changing_tokens(tmp_path / "tokens") as tokens:

@@ -114,7 +114,7 @@ def test_a_change_is_answered_with_what_is_hardly_meant(hub: tuple[Daemon, Api])
     assert "for a text write 'alarm'" in warning
 
 
-def test_a_route_without_an_id_is_told_how_to_name_it(
+def test_a_refused_route_without_an_id_says_how_to_name_it(
     command: Callable[..., tuple[int, str, str]],
 ) -> None:
     """The id is the hash of the content then, which nobody wants to type."""

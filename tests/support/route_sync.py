@@ -37,7 +37,7 @@ class KilledError(Exception):
     """The instance was killed in the middle of a write."""
 
 
-class Surroundings:
+class Interference:
     """What a scenario does to one hub from outside; it outlives the hub's process.
 
     Attributes:
@@ -67,7 +67,7 @@ class Surroundings:
 class Channel:
     """The way of notices to one hub: entries of the real log, delivered as a scenario wants."""
 
-    def __init__(self, storage: RedisStorage, around: Surroundings) -> None:
+    def __init__(self, storage: RedisStorage, around: Interference) -> None:
         self._storage = storage
         self._around = around
         self.cursor = Position()
@@ -153,7 +153,7 @@ class HarnessStorage(RedisStorage):
     """A storage whose log goes through a channel, and that can be made to fail."""
 
     def __init__(
-        self, link: RedisLink, *, prefix: str, instance: str, around: Surroundings
+        self, link: RedisLink, *, prefix: str, instance: str, around: Interference
     ) -> None:
         super().__init__(link, prefix=prefix, instance=instance)
         self.channel = Channel(RedisStorage(link, prefix=prefix, instance=instance), around)
@@ -225,7 +225,7 @@ class Instance:
     def __init__(self, world: World, name: str, before: Instance | None = None) -> None:
         self.world = world
         self.name = name
-        self.around = Surroundings() if before is None else before.around
+        self.around = Interference() if before is None else before.around
         self.host = CountingHost()
         self.host.broken = self.around.broken
         if before is not None:

@@ -95,7 +95,7 @@ def test_the_kernel_is_asked_whether_the_clock_is_right():
     assert SystemClock().synchronized() is (state != time_error)
 
 
-async def test_a_moment_too_close_to_be_told_apart_is_reached():
+async def test_a_moment_too_close_to_be_distinguished_is_reached():
     """Who asks again and again for a time a hair ahead gets there, instead of asking for ever."""
     clock = ManualClock()
     await clock.advance(1021.197799268)

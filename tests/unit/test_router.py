@@ -104,7 +104,7 @@ def test_a_peer_without_a_limit_takes_all() -> None:
     assert len(store.appended) == 1
 
 
-def test_what_no_route_takes_is_acknowledged_counted_and_told() -> None:
+def test_what_no_route_takes_is_acknowledged_counted_and_logged() -> None:
     """The count and the newest of them are what log and status tell, at a bounded rate."""
     store = _Store()
     router = Router(_table(NOTHING), store)

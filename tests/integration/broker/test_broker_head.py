@@ -192,7 +192,7 @@ async def test_a_session_that_is_not_wanted_ends_with_the_connection(
 
 
 @pytest.mark.parametrize("persistence", [True, False])
-async def test_a_broker_that_starts_anew(tmp_path: Path, *, persistence: bool) -> None:
+async def test_a_broker_that_restarts(tmp_path: Path, *, persistence: bool) -> None:
     """With its session kept or gone: the hub comes back and is subscribed; what it knew stays."""
     lines = [f"persistence_location {tmp_path}/", "autosave_interval 1", "autosave_on_changes true"]
     lines = [*lines, "persistence true"] if persistence else []

@@ -147,7 +147,7 @@ async def test_a_fault_in_a_command_costs_only_its_answer(socket_path, how, said
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"[]\n", b"5\n", b'{"command": 7}\n', b"\xff\n", LIST])
-async def test_a_bad_request_is_answered_and_disturbs_nobody(socket_path, line):
+async def test_a_bad_request_is_answered_and_disturbs_nothing(socket_path, line):
     """Junk gets an error; the next client is served."""
     assert (await _ask(socket_path, line))["ok"] is False
     assert await asyncio.to_thread(call, socket_path, "echo") == {}
@@ -185,7 +185,7 @@ async def test_a_file_in_the_way_is_kept(tmp_path):
     assert path.read_text() == "mine"
 
 
-async def test_too_many_clients_are_told(socket_path):
+async def test_too_many_clients_are_reported(socket_path):
     """One more than there are places hears why, and gets in once a place is free."""
     others = [await asyncio.open_unix_connection(str(socket_path)) for _ in range(CLIENTS_MAX)]
     with pytest.raises(CommandError, match="others use the control socket"):
@@ -295,7 +295,7 @@ def volume(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-async def test_a_volume_without_inodes_is_told_from_want_of_rights(volume):
+async def test_a_volume_without_inodes_is_distinguished_from_want_of_rights(volume):
     """The hint is about what is missing."""
     with pytest.raises(StartupError, match="free space or inodes"):
         await ControlServer(volume / "c.sock", {}).open()

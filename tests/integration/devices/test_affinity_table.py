@@ -100,7 +100,7 @@ async def test_the_ledger_is_bounded_and_read_by_device(tmp_path):
         assert await table.ledger(None, since_ms=rows[-1].at_ms + 1) == []
 
 
-async def test_changes_after_the_end_disturb_nobody(tmp_path):
+async def test_changes_after_the_end_disturb_nothing(tmp_path):
     """The store is closed: no error, no log line, nothing in the file."""
     async with running(tmp_path / "queue.db") as bench:
         table = AffinityTable(bench.store)

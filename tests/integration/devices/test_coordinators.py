@@ -137,7 +137,7 @@ async def test_a_position_of_another_memory_is_known_for_what_it_is(coordinator)
     assert not after.missed
 
 
-async def test_sessions_begin_anew_and_keep_the_owner(coordinator):
+async def test_new_sessions_keep_the_owner(coordinator):
     """A frame of a newer session clears the counter, one of an older session is late."""
     assert await wins(coordinator, "a", 50, generation=1)
     assert await wins(coordinator, "a", 0, generation=2)
@@ -317,7 +317,7 @@ async def test_a_busy_redis_is_no_lost_election(tmp_path):
         server.stop()
 
 
-async def test_an_older_state_of_redis_is_told_as_missing_notices(tmp_path):
+async def test_an_older_state_of_redis_counts_as_missing_notices(tmp_path):
     """A fail-over to a copy that lags behind: nobody waits for numbers that come a second time."""
     server = RedisServer(tmp_path, persistent=True).start()
     link = RedisLink(RedisOptions(url=server.url))
@@ -348,7 +348,7 @@ async def test_an_older_state_of_redis_is_told_as_missing_notices(tmp_path):
         server.stop()
 
 
-async def test_a_redis_that_is_emptied_under_way_is_told_as_missing_notices(link, request):
+async def test_a_redis_that_is_emptied_under_way_counts_as_missing_notices(link, request):
     """FLUSHALL cuts no connection; a reader that waits meanwhile hears of it soon."""
     coordinator = RedisCoordinator(link, prefix=request.node.name, block_s=0.2)
     await wins(coordinator, "a", 1)
@@ -364,7 +364,7 @@ async def test_a_redis_that_is_emptied_under_way_is_told_as_missing_notices(link
     assert waiting.result().missed
 
 
-async def test_two_hubs_of_one_name_are_told(redis, link, request):
+async def test_two_hubs_of_one_name_are_reported(redis, link, request):
     """Each of them, as long as both run; a hub that was started again is none."""
     await wins(redis, "a", 1)
     assert (await redis.notices("a", "")).notices == ()

@@ -210,7 +210,7 @@ async def test_what_is_written_and_saved_is_loaded(place):
     assert await place.source(COMMON).devices_at("d1") == ("d1",)
 
 
-async def test_a_session_that_begins_anew_replaces_the_one_before(place):
+async def test_a_new_session_replaces_the_one_before(place):
     """Nothing of it is left, though what has its first value is not always written."""
     source = place.source(COMMON)
     await source.save("d1", SESSION)
@@ -228,7 +228,7 @@ async def test_an_unknown_device_is_unknown(place):
         await source.save("d9", SESSION)
 
 
-async def test_a_device_that_nobody_wrote_down_has_the_common_profile(place):
+async def test_an_unregistered_device_has_the_common_profile(place):
     """Its session is kept all the same, also of one whose id has every character."""
     source = place.source(COMMON)
     assert (await source.load(ODD)).profile == replace(COMMON, device_id=ODD)

@@ -90,7 +90,7 @@ async def test_an_unknown_device_is_unknown(make):
     assert not await registry.remove("d9")
 
 
-async def test_a_device_that_nobody_wrote_down_has_the_common_profile(make):
+async def test_an_unregistered_device_has_the_common_profile(make):
     """Its session is kept all the same, and another common profile counts from then on."""
     registry = make(COMMON)
     assert await registry.devices_at("d2") == ("d2",)

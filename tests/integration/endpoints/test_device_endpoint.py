@@ -112,7 +112,7 @@ async def test_each_device_has_its_session(tmp_path, broker):
         assert (status["sessions"], status["upstream_sessions"]["losses"]) == (2, 0)
 
 
-async def test_a_packet_that_the_broker_cannot_take_holds_nobody_up(tmp_path):
+async def test_a_packet_that_the_broker_cannot_take_blocks_nothing(tmp_path):
     """P-10: Mosquitto says how much it takes; what is larger is a dead letter at once."""
     with Mosquitto(tmp_path / "small", "max_packet_size 1000") as small:
         async with listening(small.port) as upstream, running(tmp_path, small.port) as hub:

@@ -138,7 +138,7 @@ async def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
         assert [record["id"] for record in parts.records()] == ["old", "m1"]
 
 
-async def test_a_file_without_any_line_end_starts_anew(tmp_path: Path) -> None:
+async def test_a_file_without_any_line_end_is_begun_again(tmp_path: Path) -> None:
     """A first line that never became whole is no line."""
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"id":"torn')
@@ -148,7 +148,7 @@ async def test_a_file_without_any_line_end_starts_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["moved", "deleted", "folder deleted", "emptied", "torn"])
-async def test_a_file_changed_by_others_is_opened_anew(tmp_path: Path, change: str) -> None:
+async def test_a_file_changed_by_others_is_opened_again(tmp_path: Path, change: str) -> None:
     """Log rotation by name or by copy, a clean-up: the next row is whole and there."""
     path = tmp_path / "out" / "rows.jsonl"
     async with file_endpoint(path) as parts:

@@ -279,7 +279,7 @@ async def test_a_creation_refused_while_the_hub_dies_is_known_at_the_start(tmp_p
         assert (cloud.bodies("A"), cloud.faults) == ([1], [])
 
 
-async def test_changes_that_cannot_be_written_are_told_to_the_sender(tmp_path: Path) -> None:
+async def test_changes_that_cannot_be_written_are_reported_to_the_sender(tmp_path: Path) -> None:
     """SQLite refuses a value: the message is refused as invalid; a closed store refuses all."""
     plan = FaultPlan()
     cloud = Cloud()

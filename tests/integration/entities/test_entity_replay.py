@@ -101,7 +101,7 @@ def test_each_line_gets_an_answer(run):
         ({"input": [], "config": {"device_topic_id": "a/b/c/d/e"}}, "is no topic id"),
     ],
 )
-def test_unusable_line_is_told_and_the_others_are_run(run, line, reason):
+def test_unusable_line_is_reported_and_the_others_are_run(run, line, reason):
     """Exit code 1, every line has its answer."""
     code, answers, _ = run(line, {"id": 2, "input": []}, {"id": 3})
     assert code == 1
@@ -177,7 +177,7 @@ def test_queue_of_the_broker_waits_while_the_daemon_is_down(run):
     assert [topic for topic, _ in lines] == [UP, MEASUREMENTS, "c8y/s/us/A"]
 
 
-def test_clock_goes_on_as_told(run):
+def test_clock_goes_on_as_written(run):
     """Timers fire at their time, while the daemon runs."""
     health = {
         "topic": "te/device/main/service/tedge-agent/status/health",

@@ -151,7 +151,7 @@ async def test_one_wrong_message_refuses_the_whole_batch() -> None:
         (Refusal.INVALID, 400),
     ],
 )
-async def test_a_refusal_of_the_store_is_told_as_it_is(refusal: Refusal, status: int) -> None:
+async def test_a_refusal_of_the_store_is_passed_on(refusal: Refusal, status: int) -> None:
     """Which message was not taken, and how many of the request are stored nevertheless."""
     async with running() as bench:
         bench.router.refusals = {1: refusal}
@@ -212,7 +212,7 @@ async def test_a_body_cut_short_takes_no_room() -> None:
         assert bench.head.statistics().waiting_bytes == 0
 
 
-async def test_each_wait_that_ends_is_told_as_what_it_was(
+async def test_each_wait_that_ends_is_reported_as_what_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On one connection a sign-in that takes too long, then a commit that does."""
@@ -391,7 +391,7 @@ async def test_refused_requests(data: bytes, status: int) -> None:
         assert bench.router.messages == []
 
 
-async def test_what_is_refused_for_what_it_is_is_told() -> None:
+async def test_what_is_refused_for_what_it_is_is_reported() -> None:
     """Of clients that may send: size and content; a wrong path or method is no message."""
     async with running(message_bytes_max=2000) as bench:
         client = await bench.connect()
@@ -415,7 +415,7 @@ async def test_what_is_refused_for_what_it_is_is_told() -> None:
 
 
 @pytest.mark.parametrize("refusal", list(Refusal))
-async def test_what_the_store_refuses_is_told_by_the_store(refusal: Refusal) -> None:
+async def test_what_the_store_refuses_is_reported_by_the_store(refusal: Refusal) -> None:
     """The head does not count it again."""
     async with running() as bench:
         bench.router.refusals[0] = refusal
@@ -692,7 +692,7 @@ async def test_signatures(tmp_path: Path) -> None:
         assert await status(right) == 401
 
 
-async def test_a_name_is_told_only_of_who_has_signed_in(tmp_path: Path) -> None:
+async def test_a_name_is_recorded_only_of_a_client_that_has_signed_in(tmp_path: Path) -> None:
     """A body refused by its headers comes before the password is looked at."""
     file = tmp_path / "identities"
     secret = str(PasswordHash.of(b"s3cret"))

@@ -133,7 +133,7 @@ async def test_a_long_back_off_is_not_waited_for(tmp_path: Path) -> None:
         assert peer.published == bodies(5)
 
 
-async def test_a_password_that_was_corrected_is_told(tmp_path: Path) -> None:
+async def test_a_password_that_was_corrected_is_reported(tmp_path: Path) -> None:
     """No setting changed, but what the file holds: that is an outcome, once."""
     secret = tmp_path / "secret"
     secret.write_text("wrong", "utf-8")
@@ -417,7 +417,7 @@ async def test_an_id_that_is_added_meanwhile_refuses_the_reload(tmp_path: Path) 
         assert (await bench.command("config reload"))["outcome"] == "applied"
 
 
-async def test_rates_of_the_queues_tell_what_a_manifest_needs(tmp_path: Path) -> None:
+async def test_rates_of_the_queues_show_what_a_manifest_needs(tmp_path: Path) -> None:
     """Disk need is measured bytes per second times the new time to live, and says over what."""
     bench = Bench(tmp_path, ManualClock())
     bench.manifest(ALL_UPSTREAM)

@@ -226,7 +226,7 @@ async def test_trouble_that_comes_again_is_looked_at_soon_again(tmp_path: Path) 
             running.cancel()
 
 
-async def test_what_happens_during_a_commit_that_fails_is_told_after_what_was_in_it(
+async def test_what_happens_during_a_commit_that_fails_is_reported_after_what_was_in_it(
     tmp_path: Path,
 ) -> None:
     """The link that went down before it came up again is up in the end."""
@@ -292,7 +292,7 @@ async def test_the_background_work_rotates_by_hour_and_notices_midnight(tmp_path
     assert edges == ["out", "in"]
 
 
-async def test_clean_up_tells_each_row_that_it_removes(tmp_path: Path) -> None:
+async def test_clean_up_reports_each_row_that_it_removes(tmp_path: Path) -> None:
     """Whole zones, shared bodies, sums at the bound: one event or one count for each row."""
     async with journaling(tmp_path / "queue.db") as it:
         it.hub.send(
@@ -309,7 +309,7 @@ async def test_clean_up_tells_each_row_that_it_removes(tmp_path: Path) -> None:
     assert all(line["offline_ms"] == line["waited_ms"] for line in expired)
 
 
-async def test_dead_letters_that_go_are_told(tmp_path: Path) -> None:
+async def test_dead_letters_that_go_are_reported(tmp_path: Path) -> None:
     """By their bounds, with number and bytes; they are not part of the equation."""
     options = StoreOptions(journal=True, dead_letter_rows_max=2)
     async with journaling(tmp_path / "queue.db", options=options) as it:
@@ -328,7 +328,7 @@ async def test_dead_letters_that_go_are_told(tmp_path: Path) -> None:
     assert check_equation(lines) == {}
 
 
-async def test_messages_that_are_not_stored_are_told(tmp_path: Path) -> None:
+async def test_messages_that_are_not_stored_are_reported(tmp_path: Path) -> None:
     """By device and reason, with the next commit."""
     options = StoreOptions(journal=True, pending_bytes_max=0)
     async with journaling(tmp_path / "queue.db", options=options) as it:

@@ -121,7 +121,7 @@ async def test_the_equation_closes_without_the_list_of_tables(
     assert {queue: figures for (_, queue), figures in check_equation(lines).items()} == now
 
 
-async def test_losses_are_told_once_over_a_crash_of_that_start(tmp_path: Path) -> None:
+async def test_losses_are_reported_once_over_a_crash_of_that_start(tmp_path: Path) -> None:
     """Killed before the commit that tells of them, or after it: one line in the end."""
     path, clock = tmp_path / "a" / "queue.db", ManualClock()
     await damaged(path, clock)

@@ -92,7 +92,7 @@ async def test_moved_rows_have_lines(tmp_path: Path, bound: int) -> None:
 
 
 @pytest.mark.parametrize("overflow", [Overflow.BY_VALUE, Overflow.DROP_OLDEST])
-async def test_events_that_nobody_writes_count_into_the_hub_s_bytes(
+async def test_events_that_are_not_written_count_into_the_hub_s_bytes(
     tmp_path: Path, overflow: Overflow
 ) -> None:
     """Rows give way to them, they shrink to sums at a quarter, and the equation still closes."""

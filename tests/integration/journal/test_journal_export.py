@@ -278,7 +278,7 @@ def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
         open_target("file://reports/here")
 
 
-def test_a_database_made_anew_does_not_replace_an_older_manifest(tmp_path: Path) -> None:
+def test_a_new_database_does_not_replace_an_older_manifest(tmp_path: Path) -> None:
     """Commits count from 1 again: the manifest gets the store's digits to its name."""
     out = open_target(str(tmp_path / "out"))
     for lines, folder in ((3, "old"), (3, "new")):
@@ -388,7 +388,7 @@ def test_what_could_not_go_comes_again_and_holds_up_nothing(tmp_path: Path) -> N
     "text",
     ["{", "", "null", "[1]", '"a"', '{"0":1}', '{"0":{}}', '{"0":{"plan":[1],"exported":[]}}'],
 )
-def test_a_book_of_another_form_is_begun_anew(tmp_path: Path, text: str) -> None:
+def test_a_book_of_another_form_is_replaced(tmp_path: Path, text: str) -> None:
     """Whatever somebody left there stops no journal."""
     (tmp_path / "exports.json").write_text(text)
     book = ExportBook(tmp_path / "exports.json")
@@ -396,7 +396,7 @@ def test_a_book_of_another_form_is_begun_anew(tmp_path: Path, text: str) -> None
     assert book.plan("0", ["1"]) == ["1"]
 
 
-def test_targets_are_bounded_and_a_broken_book_is_begun_anew(tmp_path: Path) -> None:
+def test_targets_are_bounded_and_a_broken_book_is_replaced(tmp_path: Path) -> None:
     """At worst segments go a second time."""
     book = ExportBook(tmp_path / "exports.json")
     for number in range(TARGETS_MAX + 3):

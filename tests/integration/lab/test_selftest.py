@@ -157,7 +157,7 @@ async def test_the_disk_is_measured(folder: Path):
     assert latency.rate_group_per_s > latency.rate_single_per_s
 
 
-async def test_a_database_that_contradicts_itself_is_told(folder: Path):
+async def test_a_database_that_contradicts_itself_is_reported(folder: Path):
     """What SQLite's integrity check says is handed on."""
     path = folder / "hub" / "queue.db"
     store = await Store.open(path, clock=SystemClock(), options=StoreOptions())

@@ -248,7 +248,7 @@ async def test_expiry():
             await each.close()
 
 
-async def test_what_waits_expires_while_nobody_comes():
+async def test_what_waits_expires_without_a_connection():
     """The queue of a client that stays away is cleaned up, and its room is free again."""
     clock = ManualClock()
     async with running(clock=clock) as bench:

@@ -151,7 +151,7 @@ async def test_many_changes_share_a_commit(tmp_path: Path):
         assert hub.store.statistics().commits_total - before <= 2
 
 
-async def test_the_linger_holds_for_local_messages_too(tmp_path: Path):
+async def test_the_commit_delay_holds_for_local_messages_too(tmp_path: Path):
     """With a fixed wait for flash, what comes within it is one commit."""
     async with running(tmp_path / "queue.db") as hub:
         table = a_table(hub, commit_delay_ms=500)

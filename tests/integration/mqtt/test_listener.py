@@ -282,7 +282,7 @@ async def test_take_over():
         await second.close()
 
 
-async def test_nobody_takes_over_a_listed_identity(identities_file):
+async def test_no_client_takes_over_a_listed_identity(identities_file):
     """An anonymous client cannot end the session of an identity with a password."""
     async with running(identities_file=identities_file) as bench:
         owner = await RawClient.signed_in(bench.port, user="dev1", password=b"secret")
@@ -495,7 +495,7 @@ async def test_an_address_of_another_machine():
         await a_listener(host="192.0.2.1", port=0).open()
 
 
-async def test_nobody_could_sign_in():
+async def test_no_client_could_sign_in():
     """Beyond loopback nobody is anonymous; without identities that is a start-up error."""
     with pytest.raises(StartupError, match="identities_file"):
         await a_listener(host="0.0.0.0", port=0).open()

@@ -109,7 +109,7 @@ def test_paho_publishes():
     on_uvloop(scenario)
 
 
-def test_paho_is_told_what_was_refused():
+def test_paho_is_reported_what_was_refused():
     """The codes reach the application, and the connection goes on."""
 
     async def scenario(bench: Bench) -> None:
@@ -194,7 +194,7 @@ def test_mosquitto_pub():
     on_uvloop(scenario)
 
 
-def test_mosquitto_pub_is_told_no():
+def test_mosquitto_pub_is_refused():
     """Its user reads why a message was not taken."""
 
     async def scenario(bench: Bench) -> None:

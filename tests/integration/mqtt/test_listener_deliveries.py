@@ -63,7 +63,7 @@ async def test_granted_qos_0():
         await module.close()
 
 
-async def test_nobody_there():
+async def test_no_subscriber():
     """Without a subscribed module a delivery fails at once, for now."""
     async with running() as bench:
         results = Results()

@@ -36,7 +36,7 @@ async def test_drain_waits_for_what_was_taken():
         await client.close()
 
 
-async def test_nobody_new_comes_in():
+async def test_no_new_client_comes_in():
     """While draining new connections are refused, those not signed in are closed."""
     async with running() as bench:
         idle = await RawClient.open(bench.port)

@@ -178,7 +178,7 @@ async def test_a_drain_is_bounded_by_its_deadline_not_by_the_pumps(
     assert heard.waiting()[0]["WATCHDOG"] == "1"
 
 
-async def test_nothing_is_said_where_nobody_listens(start: Callable[..., Bench]) -> None:
+async def test_nothing_is_sent_without_a_listener(start: Callable[..., Bench]) -> None:
     """Pumps are looked at all the same, for `edgehub status`."""
     bench = start(None)
     bench.stalled = {"upstream": 61.0}
@@ -199,7 +199,7 @@ def test_changes_of_state_are_kept_until_somebody_reads(tmp_path: Path) -> None:
         assert heard.waiting() == [{"RELOADING": "1"}, {"READY": "1"}, {"STATUS": "fresh"}]
 
 
-def test_a_reader_that_sleeps_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_reader_that_sleeps_blocks_nothing(tmp_path: Path) -> None:
     """A full socket takes no more; sending returns at once, and the last states stay."""
     with NotifySocket(str(tmp_path / "notify")) as heard:
         manager = ServiceManager(heard.address)

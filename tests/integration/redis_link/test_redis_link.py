@@ -75,7 +75,7 @@ async def test_a_refusal_names_its_code(server: RedisServer):
         assert await link.call("PING") == b"PONG"
 
 
-async def test_a_server_that_is_away_is_told_as_sure(tmp_path: Path):
+async def test_an_unreachable_server_is_reported_as_certain(tmp_path: Path):
     """Without a server nothing was done, and the caller knows that."""
     server = RedisServer(tmp_path)
     async with linked(server) as link:
@@ -84,7 +84,7 @@ async def test_a_server_that_is_away_is_told_as_sure(tmp_path: Path):
         assert not away.value.outcome_unknown
 
 
-async def test_a_server_that_hangs_is_told_as_unsure(server: RedisServer):
+async def test_a_server_that_hangs_is_reported_as_unknown_outcome(server: RedisServer):
     """A command that was sent and not answered may have been carried out; it is not sent again."""
     async with linked(server) as link:
         await link.call("SET", "n", "0")

@@ -57,7 +57,9 @@ def accept(server: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("code", ["OOM", "READONLY", "NOREPLICAS", "MISCONF"])
-async def test_each_refusal_is_told_in_the_servers_words(server: RedisServer, code: str) -> None:
+async def test_each_refusal_is_reported_in_the_servers_words(
+    server: RedisServer, code: str
+) -> None:
     """Once in the log, and until a write is taken."""
     link = RedisLink(RedisOptions(url=server.url))
     probe = WriteProbe(link, "probe", SystemClock())

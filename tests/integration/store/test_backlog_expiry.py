@@ -42,7 +42,7 @@ class ElapsingClock(ManualClock):
 
 @pytest.mark.alone
 @pytest.mark.timeout(900 if SOAK else 60)
-async def test_a_sweep_ends_in_time_and_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_sweep_ends_in_time_and_blocks_nothing(tmp_path: Path) -> None:
     """T-06: gone within 120 s of its deadline; meanwhile 99 of 100 messages are durable soon."""
     options = StoreOptions(caps=Caps(bytes=4 << 30))
     waits: list[float] = []

@@ -43,7 +43,7 @@ async def started(hub: Harness) -> None:
     await hub.until(lambda: hub.store.statistics().commits_total == 1)
 
 
-async def test_group_waits_for_the_linger(tmp_path: Path) -> None:
+async def test_group_waits_for_the_commit_delay(tmp_path: Path) -> None:
     """Acknowledgements wait for the fixed linger, and come with one commit."""
     async with running(tmp_path / "q.db", options=LINGER) as hub:
         await started(hub)

@@ -64,7 +64,7 @@ def _newer(path: Path) -> None:
         "SQLITE_CANTOPEN",
     ],
 )
-async def test_failed_commit_is_tried_again_and_nobody_told_before(
+async def test_failed_commit_is_tried_again_before_any_outcome(
     tmp_path: Path, start: str, code: str
 ) -> None:
     """The disk's errors roll the group back whole; it follows once they are over."""

@@ -253,7 +253,9 @@ async def test_a_flipped_bit_does_not_cost_what_was_stored_later(tmp_path: Path)
         await hub.stored(1)
 
 
-async def test_a_log_that_was_restored_is_told_of_until_the_old_one_is_deleted(three: Log) -> None:
+async def test_a_log_that_was_restored_is_reported_of_until_the_old_one_is_deleted(
+    three: Log,
+) -> None:
     """Nothing is lost, and the disk may spoil more: the warning lasts over restarts."""
     three.put(three.flipped(LOG_HEADER.size + 9, 0x10))
     for _ in range(2):

@@ -310,7 +310,7 @@ def test_a_map_may_go_with_the_first_page_of_a_table(copy: Copy, place: int) -> 
 
 
 @pytest.mark.parametrize("root", [None, "q_5"])
-def test_without_maps_the_zone_rows_tell_what_was_delivered(copy: Copy, root: str | None) -> None:
+def test_without_maps_the_zone_rows_show_what_was_delivered(copy: Copy, root: str | None) -> None:
     """Old rows on free pages are neither sent nor parked, though nothing else tells of these."""
     path, whole = copy
     spoilt = {1, map_of(3), map_of(whole.count)} | ({roots_of(path)[root]} if root else set())

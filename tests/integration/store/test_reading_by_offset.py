@@ -105,7 +105,7 @@ async def test_a_taken_row_survives_displacement_and_a_move_back(tmp_path: Path)
         assert (await read_all(queue))[0].offset == offset
 
 
-async def test_with_a_linger_neither_creations_nor_what_waits_for_them_is_read_early(
+async def test_with_a_commit_delay_neither_creations_nor_what_waits_for_them_is_read_early(
     tmp_path: Path,
 ) -> None:
     """Before their commit they could not be found by their offsets."""

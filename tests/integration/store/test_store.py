@@ -173,7 +173,7 @@ async def test_watchers_are_woken_once_per_queue_and_group(tmp_path: Path) -> No
         assert all(queue.has_ready() for queue in hub.store.queues.all())
 
 
-async def test_second_process_is_told_that_the_file_is_in_use(tmp_path: Path) -> None:
+async def test_second_process_is_reported_that_the_file_is_in_use(tmp_path: Path) -> None:
     """Two hubs on one file would corrupt it; the second does not start, and says why."""
     path = tmp_path / "queue.db"
     async with running(path):

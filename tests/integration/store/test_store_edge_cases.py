@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-async def test_cancelled_waiter_of_an_operation_harms_nobody(tmp_path: Path) -> None:
+async def test_cancelled_waiter_of_an_operation_harms_nothing(tmp_path: Path) -> None:
     """The operation is stored; its waiter is gone; others get their answers."""
     async with running(tmp_path / "q.db") as hub:
         hub.send()

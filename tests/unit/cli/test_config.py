@@ -137,7 +137,7 @@ def test_faults_of_settings_hide_no_faults_of_files(run, tmp_path):
     )
 
 
-def test_a_fault_of_the_environment_is_told_alone(run, tmp_path, monkeypatch):
+def test_a_fault_of_the_environment_is_reported_alone(run, tmp_path, monkeypatch):
     """What a variable says cannot be taken out of it; nothing is made up beside it."""
     (tmp_path / "edgehub.toml").write_text('manifest = "absent.json"\n', "utf-8")
     monkeypatch.setenv("EDGEHUB_MQTT__PORT", "many")

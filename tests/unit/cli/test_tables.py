@@ -123,7 +123,7 @@ def test_one_is_not_many():
         ("closed", 39_523_539, "up: closed, refused, next window in 457.4 days"),
     ],
 )
-def test_a_wait_for_the_link_is_told_in_words_that_fit(state, seconds, text):
+def test_a_wait_for_the_link_is_shown_in_words_that_fit(state, seconds, text):
     """A closed endpoint waits for its window, which may be far away."""
     endpoint = {
         "id": "up",

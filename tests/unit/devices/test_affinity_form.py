@@ -78,7 +78,7 @@ def changed(path: str, value: object) -> dict:
         ("events.0", 3, "`events[0]` must be an object"),
     ],
 )
-def test_a_fault_is_told_with_its_place(path, value, words):
+def test_a_fault_is_reported_with_its_place(path, value, words):
     """What is wrong, where, and what it may have been meant to be."""
     form = changed(path, value) if path != "events.0" else {**GOOD, "events": [value]}
     with pytest.raises(ScenarioError) as refused:
@@ -97,7 +97,7 @@ def test_events_must_be_a_list_whatever_devices_there_are(events, shared):
             read_scenario(faulty)
 
 
-def test_a_missing_type_and_a_misspelt_one_are_told():
+def test_a_missing_type_and_a_misspelt_one_are_reported():
     """The key comes before its value."""
     for event, words in (({"t_ms": 0}, "needs `type`"), ({"typ": "uplink"}, "mean `type`")):
         with pytest.raises(ScenarioError, match=words):

@@ -99,7 +99,7 @@ def test_when_all_is_quiet_one_hub_at_most_holds_a_connection(events, times, g2)
 
 
 @given(events=frames(), times=TIMES, g2=g2_states())
-def test_whoever_was_told_last_is_a_loser_without_a_connection(events, times, g2):
+def test_the_hub_notified_last_is_a_loser_without_a_connection(events, times, g2):
     """A hub that was told, and not elected since, does not go on as if it had not been."""
     outcome = run_frames(events, g2=g2, g3=loser(), **times)
     owner_ = outcome["final"]["coordinator"]["gateway"]

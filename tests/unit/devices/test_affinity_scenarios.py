@@ -46,7 +46,7 @@ def test_an_owner_keeps_the_device_within_the_delay(late_ms, keeps):
     assert [frame["upstream"] for frame in outcome["uplinks"]] == [not keeps, keeps]
 
 
-def test_an_owner_that_was_told_waits_like_any_loser():
+def test_an_owner_that_was_notified_waits_like_any_loser():
     """A late owner is told at the election, waits for its own copy, and is refused."""
     outcome = run(
         uplink(0, "g2", 6), uplink(450, "g1", 6), g1=owner(5), g2=loser(), record=(5, "g1")
@@ -125,7 +125,7 @@ def test_a_late_notice_of_an_older_election_changes_nothing():
     assert state(outcome, "g1") == ("owner", "open")
 
 
-def test_a_slow_notice_closes_late_and_delays_nobody():
+def test_a_slow_notice_closes_late_and_delays_nothing():
     """The new owner is elected at once, whatever time the notice takes."""
     outcome = run(uplink(0, "g2", 6), g1=owner(5), g2=loser(), record=(5, "g1"), notice_ms=60_000)
     assert results(outcome) == [(PROCESSED, 400)]
@@ -148,7 +148,7 @@ def test_a_close_waits_for_the_frame_that_runs():
     assert results(outcome)[0] == (PROCESSED, 0)
 
 
-def test_a_frame_behind_the_close_is_judged_anew():
+def test_a_frame_behind_the_close_is_judged_again():
     """What waits behind a running frame runs as a loser, and opens only if it won."""
     outcome = run(
         uplink(0, "g1", 6),
@@ -266,7 +266,7 @@ def test_a_restarted_hub_remembers_that_it_lost():
     assert state(outcome, "g1") == ("owner", "open")
 
 
-def test_a_restarted_owner_reads_what_it_was_told_meanwhile():
+def test_a_restarted_owner_reads_the_notices_that_it_missed():
     """The notice waits in its stream; its next frame is asked for after the wait."""
     outcome = run(
         event(0, "gateway_down", "g1"),
@@ -426,7 +426,7 @@ def test_an_abp_device_may_start_again():
     assert [frame["twin_written"] for frame in outcome["uplinks"]] == [False, True, True]
 
 
-def test_an_abp_restart_that_only_a_loser_hears_tells_the_owner():
+def test_an_abp_restart_that_only_a_loser_hears_notifies_the_owner():
     """Clearing the counter keeps the owner, so it can be told."""
     outcome = run(uplink(0, "g2", 0), g1=owner(50), g2=loser(), record=(50, "g1"), activation="abp")
     assert results(outcome) == [(PROCESSED, 400)]
@@ -473,7 +473,7 @@ def test_with_mark_every_hub_sends_and_the_later_copies_say_so():
     assert state(outcome, "g1") == state(outcome, "g2") == ("owner", "open")
 
 
-def test_with_none_nobody_is_asked_unless_an_answer_is_wanted():
+def test_with_none_no_owner_is_asked_unless_an_answer_is_wanted():
     """All copies go upstream unmarked; of a confirmed one a single hub answers."""
     outcome = run(
         uplink(0, "g1", 1),

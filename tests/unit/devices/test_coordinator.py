@@ -86,7 +86,7 @@ async def test_a_counter_of_one_is_not_cleared_again():
     assert not await wins(coordinator, "b", 0, restarted=True)
 
 
-async def test_an_older_session_is_late_and_a_newer_one_begins_anew():
+async def test_an_older_session_is_late_and_a_newer_one_begins_again():
     """Whether the coordinator hears of the join first, or of a frame after it."""
     coordinator = a_coordinator()
     assert await wins(coordinator, "a", 50, generation=1)
@@ -238,7 +238,7 @@ class AwayCoordinator(InProcessCoordinator):
         return await super().notices(hub_id, after, wait=wait)
 
 
-def test_a_hub_that_starts_reads_what_it_was_told_before_it_goes_on():
+def test_a_hub_that_starts_reads_its_notices_before_it_goes_on():
     """All of it, however much it is, and it waits for nothing that may come."""
 
     async def test(world: World):

@@ -49,7 +49,7 @@ def test_busy_devices_do_not_make_room():
     in_a_world(test)
 
 
-def test_devices_are_refreshed_after_days_and_leave_when_nobody_hears_them():
+def test_devices_are_refreshed_after_days_and_leave_when_no_hub_hears_them():
     """The owner reads over its open connection; what is silent closes and leaves."""
 
     async def test(world: World):
@@ -284,7 +284,7 @@ def test_a_counter_that_could_not_be_written_is_written_with_the_next_frame():
     in_a_world(test)
 
 
-def test_a_hub_that_is_told_while_it_sends_writes_nothing():
+def test_a_hub_that_is_notified_while_it_sends_writes_nothing():
     """The frame is handled; counters are the new owner's to write."""
 
     async def test(world: World):

@@ -198,7 +198,7 @@ def test_a_message_that_is_sent_again_is_stored_once():
     with_a_head(test)
 
 
-def test_an_old_number_is_refused_and_told():
+def test_an_old_number_is_refused_and_reported():
     """Once for the journal; a device that begins again with 0 or 1 is heard."""
 
     async def test(world, head):
@@ -301,7 +301,7 @@ def test_a_device_of_another_gateway_is_refused():
     with_a_head(test, gateway_id="h2")
 
 
-def test_a_hub_that_fails_leaves_nobody_without_an_answer():
+def test_a_hub_that_fails_leaves_no_caller_without_an_answer():
     """What waits is refused as closed when its task ends."""
 
     async def test(world, head):

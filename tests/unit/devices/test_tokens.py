@@ -56,7 +56,7 @@ def test_no_other_text_opens(text):
     assert Token.new("a", Role.READ)[0].matches(text) is False
 
 
-def test_every_fault_of_a_file_is_told_at_once(path):
+def test_every_fault_of_a_file_is_reported_at_once(path):
     """With line and reason; nothing of the file is used."""
     good = {"name": "a", "role": "read", "hash": Token.new("a", Role.READ)[0].hash}
     lines = [
@@ -93,7 +93,7 @@ def test_a_broken_file_is_not_written_over(path):
     assert path.read_text("utf-8") == "no json\n"
 
 
-def test_a_file_that_others_can_read_is_told(path):
+def test_a_file_that_others_can_read_is_reported(path):
     """At each take-over, with the command that mends it."""
     with changing_tokens(path) as tokens:
         tokens["a"] = Token.new("a", Role.READ)[0]

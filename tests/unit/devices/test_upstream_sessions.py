@@ -120,7 +120,7 @@ def test_an_owners_session_opens_with_the_first_row_and_stays():
     in_traffic(test)
 
 
-def test_a_device_that_nobody_judged_keeps_no_session():
+def test_a_device_without_an_election_keeps_no_session():
     """It is opened for its rows, and closed behind them."""
 
     async def test(world, _hub, traffic):
@@ -315,7 +315,7 @@ def test_a_close_without_a_word_is_judged_a_moment_later(link_goes):
     in_traffic(test)
 
 
-def test_nobody_sends_while_the_link_is_down():
+def test_no_device_sends_while_the_link_is_down():
     """Rows wait, and all sessions open again when it is back, whatever pause they had."""
 
     async def test(world, hub, traffic):

@@ -169,7 +169,7 @@ async def test_a_clock_that_is_not_trusted_keeps_the_link_open(closed: Bench) ->
     ]
 
 
-async def test_a_window_is_told_where_the_clock_is_trusted(closed: Bench) -> None:
+async def test_a_window_is_shown_where_the_clock_is_trusted(closed: Bench) -> None:
     """It begins and ends in the log."""
     with capture_logs() as lines:
         await closed.clock.advance(HOUR_S)

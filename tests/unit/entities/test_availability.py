@@ -21,13 +21,13 @@ def beat(external_id):
     return (f"{INVENTORY}/{external_id}", {})
 
 
-def test_start_tells_the_interval_of_the_main_device():
+def test_start_sends_the_interval_of_the_main_device():
     """In minutes, after what it can do."""
     assert a_bench().restart() == [(UP, "114"), (UP, "500"), (UP, "117,60")]
 
 
 @pytest.mark.parametrize(("interval_s", "minutes"), [(3600, 60), (119, 1), (59, 0), (0, 0)])
-def test_child_is_told_with_its_interval(interval_s, minutes):
+def test_child_is_announced_with_its_interval(interval_s, minutes):
     """After its create line; less than a minute counts as none."""
     bench = a_bench(interval_s)
     assert bench.child("a") == [

@@ -274,7 +274,7 @@ def test_only_changes_of_twin_values_are_sent():
 
 
 @pytest.mark.parametrize("nothing", ["", "null"])
-def test_cleared_twin_value_is_told_once(nothing):
+def test_cleared_twin_value_is_sent_once(nothing):
     """And may be set again to what it was."""
     bench = MapperBench()
     topic = f"{MAIN}/twin/k"

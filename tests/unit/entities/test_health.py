@@ -73,7 +73,7 @@ def test_health_that_was_not_sent_or_is_too_long_to_be_kept_comes_again():
         assert [topic for topic, _ in bench.carry_out(effects)] == topics
 
 
-def test_health_of_a_service_that_is_registered_anew_is_told_anew():
+def test_health_of_a_service_that_is_registered_again_is_sent_again():
     """The cloud was told `up` with its creation, and a refused creation says what is known."""
     bench = MapperBench()
     topic, down = f"{SERVICE}/status/health", b'{"status":"down"}'

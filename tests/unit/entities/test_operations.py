@@ -53,7 +53,7 @@ def command_of(fragment, content, **members):
         ("own_operation", "{}", []),
     ],
 )
-def test_declared_operation_is_told(operation, payload, lines):
+def test_declared_operation_is_announced(operation, payload, lines):
     """With the types that some of them have, sorted; others say nothing to the cloud."""
     sent = MapperBench().send(f"{MAIN}/cmd/{operation}", payload)
     assert sent == [(UP, line) for line in lines]
@@ -137,7 +137,7 @@ def test_software_update_asks_for_the_list():
     assert lines[2] == (f"{MAIN}/cmd/software_update/c8y-mapper-7", "")
 
 
-def test_software_types_are_told_where_wanted():
+def test_software_types_are_sent_where_wanted():
     """As a fragment."""
     bench = MapperBench(software_types=True)
     assert bench.send(f"{MAIN}/cmd/software_list", {"types": ["apt", "docker"]}) == [
@@ -145,7 +145,7 @@ def test_software_types_are_told_where_wanted():
     ]
 
 
-def test_sync_signal_tells_all_declarations_again():
+def test_sync_signal_sends_all_declarations_again():
     """Of the main device and of whoever has some."""
     bench = MapperBench()
     bench.child("a")
@@ -346,7 +346,7 @@ def test_wrong_profile_configuration_fails():
     assert lines[1][1].startswith("505,7,")
 
 
-def test_operation_for_whom_nobody_knows_is_ignored():
+def test_operation_for_an_unknown_device_is_ignored():
     """Unknown devices and unknown operations."""
     bench = MapperBench()
     assert notify(bench, "c8y_Restart", {}, external_id="nobody") == []
@@ -501,7 +501,7 @@ def test_commands_of_others_are_left_alone(command):
 
 
 @pytest.mark.parametrize("payload", ["{", "[]", {"status": 5}])
-def test_command_that_cannot_be_read_is_told(payload):
+def test_command_that_cannot_be_read_is_reported(payload):
     """As any message."""
     error_of(MapperBench().send(f"{MAIN}/cmd/restart/c8y-mapper-7", payload))
 
@@ -562,7 +562,7 @@ def software_list(*groups):
     return {"status": "successful", "currentSoftwareList": list(groups)}
 
 
-def test_software_list_is_told_in_lines():
+def test_software_list_is_sent_in_lines():
     """Name, version, type and URL of each module; none at all is a line, too."""
     topic = f"{MAIN}/cmd/software_list/c8y-mapper-1"
     groups = (
@@ -578,7 +578,7 @@ def test_software_list_is_told_in_lines():
 
 
 @pytest.mark.parametrize(("url", "sizes"), [("", [100, 100, 5]), ("u" * 400, [39] * 5 + [10])])
-def test_long_software_list_is_told_in_pieces(url, sizes):
+def test_long_software_list_is_sent_in_pieces(url, sizes):
     """A hundred modules a line, fewer where the cloud would not take so much."""
     modules = [{"name": f"n{number}", "url": url} for number in range(205)]
     topic = f"{MAIN}/cmd/software_list/c8y-mapper-1"
@@ -600,7 +600,7 @@ def test_software_list_may_be_left_out():
 @pytest.mark.parametrize(
     "groups", [7, [7], [{"modules": 7}], [{"modules": [7]}], [{"modules": [{"name": 7}]}]]
 )
-def test_wrong_software_list_is_told(groups):
+def test_wrong_software_list_is_reported(groups):
     """And cleared, so that it does not come back."""
     topic = f"{MAIN}/cmd/software_list/c8y-mapper-1"
     lines = MapperBench().send(topic, {"status": "successful", "currentSoftwareList": groups})
@@ -644,7 +644,7 @@ def test_the_result_of_an_operation_is_cut_where_the_line_would_be_too_long():
     assert 9_000 < len(line.encode()) < 16_184
 
 
-def test_a_command_that_nobody_saw_is_begun_again():
+def test_a_command_that_was_not_seen_is_begun_again():
     """It was noted and the hub was killed before it was published; the others stay as they are."""
     bench = MapperBench()
     notify(bench, "c8y_Restart", {}, number="1")

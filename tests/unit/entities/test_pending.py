@@ -90,7 +90,7 @@ def test_cleared_states_leave_nothing():
     assert lines == [(UP, "102,S,service,s,up"), (UP, "102,S,service,s,unknown")]
 
 
-def test_bad_held_message_is_told_and_the_others_leave():
+def test_bad_held_message_is_reported_and_the_others_leave():
     """One error at its place."""
     bench = MapperBench()
     bench.send(f"{TANK}///twin/k", "not json")
@@ -179,7 +179,7 @@ def test_repeated_waiting_registration_keeps_its_place():
     ]
 
 
-def test_waiting_child_whose_registration_grows_too_large_stops_nobody():
+def test_waiting_child_whose_registration_grows_too_large_stops_nothing():
     """It is told, waits no more, and its parent and siblings come to be."""
     bench = MapperBench(client_bytes_max=1000)
     bench.child("b", **{"@parent": "device/a//"})
@@ -202,7 +202,7 @@ def test_bad_waiting_child_does_not_stop_its_siblings():
     assert bench.child("b")[1:] == [(f"{INVENTORY}/B", {"k": 1})]
 
 
-def test_entities_that_wait_for_each_other_are_told():
+def test_entities_that_wait_for_each_other_are_reported():
     """The registration that closes the circle is refused."""
     bench = MapperBench()
     bench.child("b", **{"@parent": "device/a//"})
@@ -307,7 +307,7 @@ def test_bytes_in_all_are_bounded():
     assert values_of(bench.child("quiet")) == [1, 2]
 
 
-def test_message_that_can_never_be_held_is_told():
+def test_message_that_can_never_be_held_is_reported():
     """Larger than all that one client may hold."""
     bench = MapperBench(client_bytes_max=1000)
     error_of(bench.send(f"{TANK}///twin/k", '"' + "x" * 2000 + '"', client="c"))
@@ -315,7 +315,7 @@ def test_message_that_can_never_be_held_is_told():
     assert bench.mapper.pending.entities() == []
 
 
-def test_registration_that_must_make_room_is_told():
+def test_registration_that_must_make_room_is_reported():
     """It is the last that a client gives up, and it has to come again."""
     bench = MapperBench(client_bytes_max=400)
     bench.child("b", **{"@parent": "device/a//"})

@@ -134,7 +134,7 @@ def test_wrong_registration_is_refused_and_a_later_one_taken(payload):
     ]
 
 
-def test_telemetry_topic_without_its_slashes_is_told():
+def test_telemetry_topic_without_its_slashes_is_reported():
     """It is a registration by its form, and refused as one."""
     assert "@type" in error_of(MapperBench().send("te/device/main/m/x", {"v": 1}))
 
@@ -381,7 +381,7 @@ def test_fragment_without_room_does_not_stop_the_registration():
     assert [topic for topic, _ in lines[1:]] == [ERRORS, f"{INVENTORY}/A"]
 
 
-def test_what_is_retained_at_a_start_announces_nothing_anew():
+def test_what_is_retained_at_a_start_announces_nothing_again():
     """A refused entity waits for a correction; a registration of old is none, a live one is."""
     bench = MapperBench()
     bench.child("p")
@@ -406,7 +406,7 @@ def test_telemetry_that_is_retained_at_a_start_is_not_sent_again():
     assert bench.mapper.redeliver("te/device/p///twin/x", b"1", bench.now, client="c") == []
 
 
-def test_a_person_is_told_why_a_registration_is_refused():
+def test_an_operator_sees_why_a_registration_is_refused():
     """And what it causes is handed over either way."""
     bench = MapperBench()
     effects, error = bench.mapper.register("device/p//", b"{", bench.now, client="me")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_without_segments_nothing_is_told_again(tmp_path: Path) -> None:
+def test_without_segments_nothing_is_reported_again(tmp_path: Path) -> None:
     """Their files were removed while their events were told again: the next ones begin anew."""
     segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
     held = Held(segments)

@@ -155,7 +155,7 @@ def test_sums_keep_the_figures() -> None:
     assert check_equation(told.lines) == {}
 
 
-def test_a_link_is_told_when_it_changes_and_after_each_start() -> None:
+def test_a_link_is_reported_when_it_changes_and_after_each_start() -> None:
     """What a pump does beside that makes no line."""
     told = Told()
     told.commit(0, ["start", 0, 0, []], ["pump", UP, 0, PUMP_OFFLINE], ["pump", UP, 1, 0])
@@ -165,7 +165,7 @@ def test_a_link_is_told_when_it_changes_and_after_each_start() -> None:
     assert states == ["down", "up", "down", "down"]
 
 
-def test_an_endpoint_that_nothing_serves_is_told_from_a_link_that_is_down() -> None:
+def test_an_endpoint_that_nothing_serves_is_distinguished_from_a_link_that_is_down() -> None:
     """The line says `unserved`, at midnight again; rows wait offline during that."""
     told = Told()
     told.commit(0, ["start", 0, 0, []], ["pump", UP, 0, PUMP_UNSERVED], offsets=(1,))

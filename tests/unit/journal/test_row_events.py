@@ -128,7 +128,7 @@ def test_sums_take_the_place_of_events() -> None:
 
 
 @pytest.mark.parametrize("blob", [b"", b"junk", pack(1, 1, [], [])[:-2]])
-def test_damage_is_told(blob: bytes) -> None:
+def test_damage_is_reported(blob: bytes) -> None:
     """What cannot be read is a ValueError, not a crash."""
     with pytest.raises(ValueError, match="damaged"):
         unpack(blob)

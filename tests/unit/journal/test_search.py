@@ -100,7 +100,7 @@ def test_damaged_lines_are_passed_by(
 
 
 @pytest.mark.parametrize("damage", ["cut short", "flipped", "removed"])
-def test_a_segment_that_cannot_be_read_is_told(tmp_path: Path, damage: str) -> None:
+def test_a_segment_that_cannot_be_read_is_reported(tmp_path: Path, damage: str) -> None:
     """Other segments go on; the answer says that lines are missing. A growing one has no end."""
     files = written(tmp_path, [a_line(1)], [a_line(2)], [a_line(3)])
     growing = files[0].rename(tmp_path / "growing.open")

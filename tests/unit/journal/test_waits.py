@@ -35,7 +35,7 @@ def test_the_default_priority_is_behind_all_others() -> None:
     assert waits.split((UP, DEFAULT_PRIORITY), "d", 1, 0, 30) == (0, 10, 0, 20)
 
 
-def test_an_endpoint_that_nobody_serves_is_offline() -> None:
+def test_an_endpoint_that_is_not_served_is_offline() -> None:
     """No pump ever told of it."""
     assert Waits().split(("lab", 0), "d", 1, 5, 25) == (20, 0, 0, 0)
 

@@ -74,7 +74,7 @@ def test_a_second_delivery_is_counted_and_no_fault():
     assert found.faults() == []
 
 
-def test_a_message_that_was_sent_twice_is_told_apart_from_one_that_was_delivered_twice():
+def test_a_message_that_was_sent_twice_is_distinguished_from_one_that_was_delivered_twice():
     """The hub stored both PUBLISHes, so there are two message ids."""
     ledger = a_ledger(open_=2)
     sent = ledger.devices[DEVICE]
@@ -130,7 +130,7 @@ def test_the_two_queues_of_a_device_have_an_order_each():
     assert judge.findings().out_of_order == 0
 
 
-def test_a_message_that_nobody_sent_fails():
+def test_a_message_that_was_not_sent_fails():
     """A number beyond the last, a body that is not ours, an unknown device."""
     judge = Judge(a_ledger(acknowledged=1))
     judge.deliver(a_copy(0))

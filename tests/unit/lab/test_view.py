@@ -33,7 +33,7 @@ def snapshot() -> Snapshot:
     )
 
 
-def test_a_plain_line_tells_every_priority(snapshot: Snapshot):
+def test_a_plain_line_shows_every_priority(snapshot: Snapshot):
     """One line, best priority first."""
     line = plain_line(snapshot)
     assert line.startswith("  12.0 s  link up  93% | P0 waiting 0 ")

@@ -32,7 +32,7 @@ def test_the_first_window_follows_the_uplink(region, dr, hz, offset, rx1):
 
 
 @pytest.mark.parametrize("region", REGIONS.values(), ids=REGIONS)
-def test_a_concentrator_can_hear_what_it_is_told(region):
+def test_a_concentrator_can_hear_what_it_is_reported(region):
     """Every channel is within reach of its radio, in the band, and given once; data rates exist."""
     regions = (
         [replace(region, sub_band=n) for n in range(1, 9)]

@@ -15,7 +15,7 @@ from edgehub.notify.service_manager import (
 OURS = 4711
 
 
-def test_without_a_socket_nobody_listens():
+def test_without_a_socket_there_is_no_listener():
     """Started by hand there is neither a listener nor a watchdog, and telling is harmless."""
     manager = ServiceManager.from_environment({"WATCHDOG_USEC": "30000000"}, pid=OURS)
     assert (manager.listens, manager.watchdog_s) == (False, None)
@@ -30,7 +30,7 @@ def test_paths_and_abstract_names_are_addresses(address):
 
 
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "relative"])
-def test_other_addresses_are_nobody(address):
+def test_other_addresses_are_no_listener(address):
     """What this cannot reach must not break the start."""
     assert not ServiceManager.from_environment({"NOTIFY_SOCKET": address}, pid=OURS).listens
 
@@ -46,7 +46,7 @@ def test_other_addresses_are_nobody(address):
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_ours_or_nobodys(extra, watchdog_s):
+def test_the_watchdog_of_another_process_is_ignored(extra, watchdog_s):
     """The variable is inherited by children, for whom it was not meant."""
     environ = {"NOTIFY_SOCKET": "/run/systemd/notify", **extra}
     assert ServiceManager.from_environment(environ, pid=OURS).watchdog_s == watchdog_s

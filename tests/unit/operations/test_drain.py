@@ -43,7 +43,7 @@ async def bench() -> AsyncIterator[Bench]:
         task.cancel()
 
 
-async def test_a_steady_drain_is_foretold(bench: Bench) -> None:
+async def test_a_steady_drain_is_predicted(bench: Bench) -> None:
     """At every moment within 20 % of what it then takes (P-07)."""
     for left_s in range(970, 100, -30):
         await bench.shrink(30, 1000)

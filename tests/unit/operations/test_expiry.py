@@ -82,7 +82,7 @@ async def test_an_empty_queue_ends_the_episode(bench: Bench) -> None:
     assert await bench.look(9) == [BULK]
 
 
-async def test_many_queues_are_told_of_a_few_at_a_time(bench: Bench) -> None:
+async def test_many_queues_are_reported_a_few_at_a_time(bench: Bench) -> None:
     """No look logs more than the bound, and none is forgotten."""
     queues = [QueueId(f"modules/m{n}/inputs/x") for n in range(WARNINGS_PER_LOOK + 3)]
     bench.heads = {queue: OldestRow(enqueued_ms=0, expires_ms=1000) for queue in queues}

@@ -267,7 +267,7 @@ def test_what_was_never_measured_is_named():
     assert queues["upstream"]["rate_is"] == "without bulk, not measured yet"
 
 
-def test_queues_that_nobody_serves_are_orphaned():
+def test_queues_that_are_not_served_are_orphaned():
     """Rows for an endpoint that is gone only wait; empty queues of the past are not listed."""
     present = _present(
         {"rest": REST}, _queue("lab", rows=3), _queue("old"), _queue("upstream", 5, rows=1)

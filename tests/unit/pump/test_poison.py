@@ -327,7 +327,7 @@ async def test_a_link_that_is_lost_is_not_hurried(start: Start) -> None:
     assert CULPRIT_RETRY_S not in endpoint.hints
 
 
-async def test_what_speaks_against_a_row_is_told_at_each_step(start: Start) -> None:
+async def test_what_speaks_against_a_row_is_reported_at_each_step(start: Start) -> None:
     """In company, held, alone, kept out: how often, how often more, and for how long."""
     endpoint = StalledEndpoint()
     bench = start(endpoint)
@@ -391,7 +391,7 @@ async def test_what_speaks_against_a_row_is_told_at_each_step(start: Start) -> N
     assert [offset for offset, *_ in queue.dead] == [2, 1]
 
 
-async def test_a_row_that_left_another_way_begins_anew(start: Start) -> None:
+async def test_a_row_that_left_another_way_begins_again(start: Start) -> None:
     """Refused in words after two closes: should it come again, nothing speaks against it."""
     endpoint = StalledEndpoint()
     bench = start(endpoint)

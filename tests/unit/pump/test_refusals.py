@@ -223,7 +223,7 @@ async def test_back_off_ignores_a_wall_clock_that_steps(start: Start) -> None:
     assert endpoint.received == [1, 1]
 
 
-async def test_rejected_rows_are_dead_letters_and_block_nobody(start: Start) -> None:
+async def test_rejected_rows_are_dead_letters_and_block_nothing(start: Start) -> None:
     """33 is refused for good, 34 twice for now: 33 dead, 34 third time, 35 soon (P-09)."""
     endpoint = FlakyEndpoint({33: [REFUSED], 34: [LATER, LATER]})
     bench = start(endpoint)

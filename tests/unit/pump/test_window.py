@@ -94,7 +94,7 @@ def test_a_faster_link_is_used_within_seconds() -> None:
     assert link.used(3) > 0.9
 
 
-def test_the_round_trip_is_measured_anew_every_minute() -> None:
+def test_the_round_trip_is_measured_again_every_minute() -> None:
     """A path that became longer shows after a minute, and our own queue never counts as path."""
     link = Link(8000, 0.05)
     link.run(10)

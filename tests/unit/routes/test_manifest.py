@@ -291,7 +291,7 @@ def test_delivery_rules_are_read():
     assert spec.rules == RouteRules(order="strict", max_attempts=0, max_age_s=600)
 
 
-def test_the_fingerprint_tells_what_counts():
+def test_the_fingerprint_covers_what_counts():
     """Order and wrapping do not count; texts, priorities, times, rules and the global time do."""
     routes = {"a": {"route": UP, "priority": 1}, "b": UP}
     base = parse_manifest(a_manifest(routes), file="m")

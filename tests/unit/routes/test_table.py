@@ -70,7 +70,7 @@ def test_equal_matches_share_their_results():
     assert table.evaluate(a_message()) is table.evaluate(a_message(properties={"a": "b"}))
 
 
-def test_tables_of_many_routes_tell_them_apart():
+def test_tables_of_many_routes_distinguish_them():
     """Conditions that are looked up at once, and those that are not, find exactly their routes."""
     routes = {f"r{n}": f"FROM /* WHERE kind = 'k{n // 2}' INTO $upstream" for n in range(100)}
     routes |= {f"s{n}": f"FROM /* WHERE 'x{n}' = $messageId INTO $upstream" for n in range(2)}

@@ -54,7 +54,7 @@ def test_a_rule_on_a_section_hides_nothing_of_it(tmp_path):
     assert clash == "http.port: 28080 is mqtt.port already"
 
 
-def test_rules_on_several_sections_are_all_told(tmp_path):
+def test_rules_on_several_sections_are_all_reported(tmp_path):
     """Beside one another, and beside a file that is not there."""
     coordinator_and_table = _faults(tmp_path, f"{REDIS_TWICE}[mqtt]\n{CERTIFICATES}")
     told = "\n".join(coordinator_and_table)

@@ -143,7 +143,7 @@ def test_two_listeners_need_two_ports():
     read_configuration(_loaded(**apart), hub_id="gw")
 
 
-def test_an_endpoint_that_is_not_there_is_told_beside_other_faults(tmp_path):
+def test_a_missing_endpoint_is_reported_with_other_faults(tmp_path):
     """One run finds all of a manifest, whatever the compiler would have come to."""
     manifest = tmp_path / "m.json"
     routes = {

@@ -52,7 +52,7 @@ def test_an_api_that_is_off_has_no_faults():
 @pytest.mark.parametrize(
     ("options", "key"), [({"host": "0.0.0.0"}, "host"), ({"anonymous": False}, "anonymous")]
 )
-def test_a_listener_for_nobody_is_refused(section, options, key):
+def test_a_listener_without_clients_is_refused(section, options, key):
     """At the start only: a hub that runs may lose its last identity, and lets nobody in then."""
     ((named, reason),) = _faults(**{section: {"port": 0, **options}})
     assert named == f"{section}.{key}"

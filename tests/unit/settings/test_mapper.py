@@ -106,7 +106,7 @@ def test_every_setting_reaches_the_mapper():
     assert local_topics(settings) == ("dev/#", "cum/#", "c8y-internal/alarms/#")
 
 
-def test_the_mapper_runs_where_there_is_a_platform_or_when_told():
+def test_the_mapper_runs_where_there_is_a_platform_or_when_enabled():
     """Without either, topics are local ones like any other."""
     assert not mapper_runs(Settings())
     assert local_topics(Settings()) == ()

@@ -65,7 +65,7 @@ async def test_a_storage_that_is_away_is_asked_ever_less() -> None:
     assert max(found[10:]) > RETRY_S[1] / 2
 
 
-async def test_a_connection_that_is_cut_often_is_made_anew_at_once() -> None:
+async def test_a_connection_that_is_cut_often_is_made_again_at_once() -> None:
     """As long as the storage was there in between."""
     assert max(await waits(HEARD_S)) <= RETRY_S[0]
 

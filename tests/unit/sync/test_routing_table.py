@@ -378,7 +378,7 @@ async def test_without_storage_the_manifest_stands_in(shared):
         await until(lambda: {key.id for key in two.live.ids()} == {"r1"})
 
 
-async def test_the_comparison_finds_and_reports_what_no_revision_tells(shared):
+async def test_the_comparison_finds_and_reports_what_no_revision_shows(shared):
     """Rows changed by hand: named by kind, repaired unless only asked for, then silent."""
     table = hub(shared)
     async with running(table):

@@ -20,7 +20,7 @@ async def test_lines_are_bounded_per_event_and_period():
     ]
 
 
-async def test_what_was_left_out_is_told():
+async def test_what_was_left_out_is_reported():
     """The first line of the next period says how many were left out, later ones do not."""
     clock = ManualClock()
     limit = LogLimit(clock, lines_max=1, period_s=60)

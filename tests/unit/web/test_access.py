@@ -56,7 +56,7 @@ def test_roles_decide_what_may_be_done():
         assert outcome(access, method, **bearer(WRITE)) == "writer"
 
 
-def test_with_a_tokens_file_nobody_is_let_in_without_one():
+def test_with_a_tokens_file_no_client_is_let_in_without_one():
     """Not from this machine either; probes and the empty page are for everybody."""
     access = an_access(tokens=True)
     assert outcome(access, **LOCAL) == "unauthorized"

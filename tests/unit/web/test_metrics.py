@@ -94,7 +94,7 @@ def test_limits_that_are_reached_are_named():
     assert "edgehub_store_limit_reached_seconds" not in str(samples(text(a_status())))
 
 
-def test_what_is_written_to_disk_is_told_where_the_kernel_says_it():
+def test_what_is_written_to_disk_is_shown_where_the_kernel_counts_it():
     """S-05: bytes, and the same for each byte of rows; elsewhere there is no sample."""
     written = {"bytes": 4096, "row_bytes": 1024, "per_row_byte": 4.0}
     found = samples(text(a_status(written=written)))

@@ -369,7 +369,7 @@ async def test_held_messages_leave_with_the_connection() -> None:
     assert parts.offers == []
 
 
-def test_what_can_never_be_stored_is_acknowledged_and_told() -> None:
+def test_what_can_never_be_stored_is_acknowledged_and_reported() -> None:
     """Invalid at once or later, or dropped for what it is; the next one passes."""
     parts = Parts()
     parts.take(1, 2)
@@ -418,7 +418,7 @@ async def test_qos_0_is_dropped_while_a_limit_holds() -> None:
     assert parts.load.count == 1
 
 
-def test_qos_0_that_is_refused_later_is_told_like_any_other() -> None:
+def test_qos_0_that_is_refused_later_is_reported_like_any_other() -> None:
     """The journal has it, whether a limit refuses it at once or with its commit."""
     parts = Parts()
     parts.take(0)

@@ -45,7 +45,7 @@ class Parts:
         self.backlog.identified.used = own + others
 
 
-async def test_alone_nobody_waits():
+async def test_alone_no_client_waits():
     """Whatever a lone client has unsettled, it is read on."""
     parts = Parts(0)
     parts.unsettled(2**20)

@@ -56,7 +56,7 @@ async def test_clients_do_not_wait_for_each_other():
             table.permits.release()
 
 
-async def test_a_failure_is_told_and_the_next_change_is_written():
+async def test_a_failure_is_reported_and_the_next_change_is_written():
     """Those whose state was in the failed write hear of it, later ones have their own outcome."""
     table, told = Table({"c": {}}), []
     failure = table.error = StoreError("disk full")

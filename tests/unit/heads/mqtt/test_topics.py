@@ -65,7 +65,7 @@ def test_other_topics(topic):
     assert parse_events_topic(topic) is None
 
 
-def test_a_malformed_bag_is_told_apart():
+def test_a_malformed_bag_is_distinguished():
     """A telemetry topic with a broken bag is an error of its own."""
     with pytest.raises(BagError):
         parse_events_topic("devices/d/messages/events/a=1&")

@@ -37,7 +37,7 @@ def refusal(text: str) -> RouteCompileError:
         ("FROM /MQTT/a/+/b%20c/# /* x */ INTO $upstream", "/mqtt/a/+/b%20c/#", "true"),
     ],
 )
-def test_stars_and_comments_are_told_apart(text, source, condition):
+def test_stars_and_comments_are_distinguished(text, source, condition):
     """`/*` is a star where the path ends in it, and a comment everywhere else."""
     if source is None:
         refusal(text)
@@ -103,7 +103,7 @@ def test_syntax_errors_say_what_would_be_right(text, hint):
     assert hint in refusal(text).hint
 
 
-def test_a_second_condition_is_not_told_what_follows_a_source():
+def test_a_fault_of_a_second_condition_does_not_name_what_follows_a_source():
     """What could follow is an operator or INTO, and no source stands before it."""
     assert not refusal("FROM /messages/* WHERE a = 'x' WHERE b = 'y' INTO $upstream").hint
 

@@ -77,7 +77,7 @@ def test_rows_go_where_they_are_missed(into: sqlite3.Connection) -> None:
     assert place(into, *pages, zones=zones) == {1: [1001, 1002, 1003], 2: [7001], PARKED: []}
 
 
-def test_rows_that_nobody_misses_are_old(into: sqlite3.Connection) -> None:
+def test_rows_that_are_not_missing_are_old(into: sqlite3.Connection) -> None:
     """All that waited at these offsets is there, or nothing did."""
     copy_into = f"INSERT INTO q_1 VALUES ({', '.join('?' * 14)})"
     into.execute(copy_into, a_row(1001))

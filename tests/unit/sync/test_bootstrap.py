@@ -121,7 +121,7 @@ async def test_defaults_of_the_table_have_the_bounds_of_a_manifest(shared, secon
         assert table.live.table.manifest.global_ttl_ms == ttl_ms
 
 
-async def test_two_hubs_of_one_name_are_told(shared):
+async def test_two_hubs_of_one_name_are_reported(shared):
     """A copied disk: both run, and each says that there is another."""
     one, two = hub(shared, "i1"), make_table(Flaky(shared, instance="i2"), "i2", hub_id="i1")
     async with running(one, two):
@@ -149,7 +149,7 @@ async def test_a_report_that_cannot_show_all_failures_shows_the_latest(shared):
     assert str(RouteKey(DEFAULT_TENANT, "r0")) in report.failed
 
 
-async def test_who_waits_for_a_row_is_told_once_the_storage_is_back(shared):
+async def test_a_caller_that_waits_for_a_row_is_notified_once_the_storage_is_back(shared):
     """It was away when the row was to be read; nothing is asked for again."""
 
     class Counting(Flaky):
@@ -193,7 +193,7 @@ async def test_what_changes_during_a_report_is_reported_after_it():
     task.cancel()
 
 
-async def test_a_hub_of_the_same_name_that_is_gone_is_told_no_more():
+async def test_a_removed_hub_of_the_same_name_is_reported_no_more():
     """A minute after it has said something for the last time."""
     clock = ManualClock()
     shared = MemoryTable(clock)

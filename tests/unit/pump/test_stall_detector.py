@@ -49,7 +49,7 @@ def test_time_counts_from_the_look_that_found_work():
     assert progress.stalled_s(5030.0, is_busy=True) == 30
 
 
-def test_a_step_or_no_work_begins_anew():
+def test_a_step_or_no_work_begins_again():
     """Only unbroken work without a step adds up."""
     progress = StallDetector()
     progress.stalled_s(0.0, is_busy=True)
@@ -114,7 +114,7 @@ async def test_a_read_that_hangs_is_found_and_its_end_too(start: Start) -> None:
     assert queue.confirmed == [1]
 
 
-async def test_confirmations_that_nobody_takes_are_found(start: Start) -> None:
+async def test_confirmations_that_are_not_taken_are_found(start: Start) -> None:
     """A pump that hangs in a read takes no results either."""
     endpoint = StalledEndpoint()
     bench = start(endpoint)

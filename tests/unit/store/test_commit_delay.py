@@ -38,7 +38,7 @@ def test_message_after_silence_does_not_wait() -> None:
     assert linger.delay_s(1, now + 0.2) == 0
 
 
-def test_linger_that_brings_nothing_stops_for_a_while() -> None:
+def test_a_delay_that_brings_nothing_stops_for_a_while() -> None:
     """Senders that wait for their acknowledgement gain nothing; tried again ever more rarely."""
     linger, now = steady(3000)
     pauses = []
@@ -55,7 +55,7 @@ def test_linger_that_brings_nothing_stops_for_a_while() -> None:
     assert linger.delay_s(1, now) == DELAY_S
 
 
-def test_a_fixed_linger_is_that_of_the_oldest_row() -> None:
+def test_a_fixed_delay_is_that_of_the_oldest_row() -> None:
     """It does not adapt, and what was confirmed meanwhile does not count."""
 
     class OldGroup(Group):
