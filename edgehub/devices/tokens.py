@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TOKEN_CHARACTERS_MAX: Final = 256
 
-_DUMMY: Final = Token.new("nobody", Role.READ)[0]
+_DUMMY: Final = Token.new("none", Role.READ)[0]
 
 log = structlog.get_logger(__name__)
 

@@ -230,12 +230,12 @@ class EntitiesPart(Part):
         return self._mapper is not None and self._mapper.is_telemetry(message.topic)
 
     def _carry_out(self, effects: Any) -> None:
-        if self._executor.carry_out(effects, _nobody, 0):
+        if self._executor.carry_out(effects, _no_sender, 0):
             self._arm()
 
     def _write(self, changes: list[TableChange]) -> None:
         if changes:
-            self._executor.write(changes, _nobody)
+            self._executor.write(changes, _no_sender)
 
     def _refused(self, offset: int, reason: str) -> None:
         changes, subject = self.announcements.refused(offset)
@@ -377,5 +377,5 @@ class EntitiesPart(Part):
         return entity_operations(self.directory)
 
 
-def _nobody(_token: int, _refusal: Refusal | None) -> None:
+def _no_sender(_token: int, _refusal: Refusal | None) -> None:
     """Stand in for a sender that waits for nothing."""

@@ -169,7 +169,7 @@ def _carried(folder: Path, path: str, target: Target) -> Delivered | None:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Return whether somebody's segment would be lost with it."""
+    """Return whether a segment of another hub would be lost with it."""
     try:
         return sum(1 for _ in _lines(content)) > 0
     except (OSError, EOFError, zlib.error):
@@ -197,7 +197,7 @@ def _written_manifest(hub_id: str, segments: Sequence[Delivered], target: Target
     path = f"_exports/hub={hub_id}/{name}.json"
     there = target.read(path)
     if there not in (None, content):
-        # The numbers of commits began anew, with another database file.
+        # The numbers of commits began again, with another database file.
         store = segments[0].path.rsplit("/", 1)[1].split(".", 1)[0].rsplit("-", 1)[1]
         path = f"_exports/hub={hub_id}/{name}-{store}.json"
         there = target.read(path)
@@ -292,7 +292,7 @@ class UrlTarget:
 
 
 def _partial(name: str) -> str:
-    """Name a file that grows: nobody else's, and by the format no segment."""
+    """Name a file that grows: no other process's, and by the format no segment."""
     return f".{name}.{uuid.uuid4().hex[:12]}.part"
 
 

@@ -41,10 +41,10 @@ class HeldSegment:
         lines: As the machine believed.
         hub_ms: Hub time of the last commit in it.
         length: Bytes of events that are on stable storage.
-        told: Bytes of them that have been written again.
+        rewritten: Bytes of them that have been written again.
     """
 
-    __slots__ = ("account", "hub_ms", "length", "lines", "told")
+    __slots__ = ("account", "hub_ms", "length", "lines", "rewritten")
 
     def __init__(self, lines: Segment, hub_ms: int, account: list[Any]) -> None:
         self.lines = lines
@@ -52,7 +52,7 @@ class HeldSegment:
         self.account = account
         """Stands before the events; written with the first of them."""
         self.length = 0
-        self.told = 0
+        self.rewritten = 0
 
     @property
     def size(self) -> int:
@@ -61,7 +61,7 @@ class HeldSegment:
 
     def document(self) -> list[Any]:
         """Return what JSON can hold, for `Held.resume`."""
-        return [self.lines.document(), self.hub_ms, self.length, self.told]
+        return [self.lines.document(), self.hub_ms, self.length, self.rewritten]
 
 
 class Held:
@@ -109,7 +109,7 @@ class Held:
         file = self._events_file(entry)
         records = [] if entry.length else [_record(0, zlib.compress(orjson.dumps(entry.account)))]
         if not entry.length:
-            entry.told = len(records[0])
+            entry.rewritten = len(records[0])
             make_folder(file.parent, mode=0o700, top=self._segments.folder)
         content = b"".join([*records, *(_record(number, blob) for number, blob in events)])
         with open(file, "r+b" if entry.length else "wb", opener=open_private) as stream:
@@ -138,28 +138,28 @@ class Held:
         """Read some of the oldest events that have not been written again.
 
         Returns:
-            Their commits and blobs, and what `told` of their segment is once they have been.
+            Their commits and blobs, and what `rewritten` of their segment is once they have been.
 
         Raises:
             OSError: They cannot be read.
         """
         entry = self.entries[0]
         found: list[tuple[int, bytes]] = []
-        told = entry.told
+        rewritten = entry.rewritten
         file = self._events_file(entry)
         with file.open("rb") as stream, _readable(file):
-            stream.seek(told)
-            while told < entry.length and told - entry.told < READ_BYTES_MAX:
+            stream.seek(rewritten)
+            while rewritten < entry.length and rewritten - entry.rewritten < READ_BYTES_MAX:
                 number, length = _RECORD.unpack(stream.read(_RECORD.size))
                 found.append((number, stream.read(length)))
-                told += _RECORD.size + length
-        return found, told
+                rewritten += _RECORD.size + length
+        return found, rewritten
 
-    def told(self, told: int) -> None:
+    def rewritten(self, rewritten: int) -> None:
         """Record up to where events have been written again; remove a segment without others."""
         entry = self.entries[0]
-        entry.told = told
-        if told >= entry.length:
+        entry.rewritten = rewritten
+        if rewritten >= entry.length:
             self._pop()
 
     def give_up(self) -> None:
@@ -209,9 +209,9 @@ class Held:
         # A new segment goes on, so that nothing has to be read again.
         self._growing = None
         is_whole = True
-        for lines, hub_ms, length, told in documents:
+        for lines, hub_ms, length, rewritten in documents:
             entry = HeldSegment(Segment.restore(lines), hub_ms, [])
-            entry.length, entry.told = length, told
+            entry.length, entry.rewritten = length, rewritten
             if _cut(self.lines_file(entry), entry.lines.length) and _cut(
                 self._events_file(entry), length
             ):

@@ -120,7 +120,7 @@ class Journal:
         self._exported: set[str] = set()
         self._dropped = 0
         self._tidied_hour = 0
-        self._midnight_told = 0
+        self._midnight_reported = 0
 
     async def run(self) -> None:
         """Write lines until cancelled.
@@ -268,8 +268,8 @@ class Journal:
         utc_ms = source.utc_now_ms()
         day = utc_ms // DAY_MS
         known = self._ledger.day if source.clock_trusted else None
-        if known is not None and day > max(known, self._midnight_told):
-            self._midnight_told = day
+        if known is not None and day > max(known, self._midnight_reported):
+            self._midnight_reported = day
             source.passed_midnight()
         if self._pace.is_busy():
             return False
@@ -344,14 +344,14 @@ class Journal:
                 self._ledger.forget_day()
             held.retelling = True
         number = held.entries[-1].lines.last_commit
-        blobs, told = await self._worker.do(held.read)
+        blobs, rewritten = await self._worker.do(held.read)
         writes = Writes()
         for commit, blob in blobs:
             events = _read(commit, blob)
             if events is not None:
                 pieces = self._ledger.take(commit, events, stretches)
                 await self._add(writes, pieces, paced=paced)
-        held.told(told)
+        held.rewritten(rewritten)
         await self._write(writes, number, paced=paced)
         await self._worker.do(held.clean)
         if not held.entries:

@@ -205,9 +205,9 @@ class Ledger:
             yield self._sums(lines, events.hub_ms, found)
         yield self._note_states(lines, events.notes)
         for section in events.sections:
-            for texts, told in lines.rows(section, self._waits):
+            for texts, sizes in lines.rows(section, self._waits):
                 key = (section.endpoint_id, section.priority)
-                self._count_each(key, told, section.to_endpoint)
+                self._count_each(key, sizes, section.to_endpoint)
                 yield texts
         yield self._sums(lines, events.hub_ms, events.counts)
         yield self._other(lines, events)
@@ -376,9 +376,9 @@ class Ledger:
             texts.append(lines.line(kind, events.hub_ms, **keys, count=count))
         return texts
 
-    def _count_each(self, key: Key, told: list[tuple[int, int]], to_endpoint: str | None) -> None:
+    def _count_each(self, key: Key, sizes: list[tuple[int, int]], to_endpoint: str | None) -> None:
         rows = size = 0
-        for event, row_bytes in told:
+        for event, row_bytes in sizes:
             if event >= RowEvent.MOVED:
                 self._count(key, event, 1, row_bytes, to_endpoint)
                 continue

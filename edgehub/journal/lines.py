@@ -110,7 +110,7 @@ class CommitLines:
         routes = [_json(names) for names in section.routes]
         splits = _Splits(waits, section)
         texts: list[str] = []
-        told: list[tuple[int, int]] = []
+        sizes: list[tuple[int, int]] = []
         for (
             kind,
             offset,
@@ -139,12 +139,12 @@ class CommitLines:
             if why is not None:
                 text += f',"reason":{_json(why)}'
             texts.append(text + "}\n")
-            told.append((kind, size))
+            sizes.append((kind, size))
             if len(texts) == PIECE_LINES:
-                yield texts, told
-                texts, told = [], []
+                yield texts, sizes
+                texts, sizes = [], []
         if texts:
-            yield texts, told
+            yield texts, sizes
 
     def _begin(self, hub_ms: int) -> str:
         seq = self.seq

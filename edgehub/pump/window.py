@@ -46,8 +46,8 @@ QUEUE_ROWS: Final = 1.5
 SAMPLE_SHARE: Final = 0.2
 
 PROBE_SHARE: Final = 0.5
-"""Of what an empty link holds, what stays in flight while its round trip is measured anew: an alarm
-still gets through."""
+"""Of what an empty link holds, what stays in flight while its round trip is measured again: an
+alarm still gets through."""
 
 # What leaves in one piece because a bunch of confirmations came stands in front of the link, and
 # comes back in a bunch.

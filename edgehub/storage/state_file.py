@@ -75,7 +75,7 @@ class StateFile:
             StartupError: It cannot be opened or, where it is damaged, not be replaced; or it is
                 another program's.
         """
-        await asyncio.to_thread(_mend, path)
+        await asyncio.to_thread(_repair, path)
         with suppress(OSError):  # SQLite reports why the file cannot be had
             await asyncio.to_thread(make_private_file, path)
         file = await cls._open(path, scripts)
@@ -179,7 +179,7 @@ def _configure(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
-def _mend(path: Path) -> None:
+def _repair(path: Path) -> None:
     """Replace the file where it is damaged, or go on where a start was cut off doing so."""
     salvaged = _beside(path, ".salvaged")
     if not salvaged.exists():

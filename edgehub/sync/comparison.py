@@ -79,7 +79,7 @@ class Comparison:
         self._storage = storage
         self._reconciler = reconciler
         self._rebuild = rebuild
-        self._restored_told = 0
+        self._restored_reported = 0
         self._pieces = 0
         self._follower = follower
         self._live = live
@@ -205,9 +205,9 @@ class Comparison:
             kind = missing if had is None else extra if has is None else changed
             kind.append(key.name)
         moved = [k for k in suspects | failed if before.get(k) != after.get(k)] if repair else []
-        restored = self._rebuild.rows_total - self._restored_told
+        restored = self._rebuild.rows_total - self._restored_reported
         if repair:
-            self._restored_told += restored
+            self._restored_reported += restored
         return DriftReport(
             at_ms=self._clock.wall_ms(),
             revision=self._follower.position.revision,

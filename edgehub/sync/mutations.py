@@ -54,7 +54,7 @@ class Mutations:
         options: See `TableOptions`.
         reconciler: Runs what was stored.
         rebuild: Puts back what the storage has lost.
-        follower: Told of own writes.
+        follower: Notified of own writes.
         presence: Knows what the other hubs have applied.
         queries: Builds the answers.
     """

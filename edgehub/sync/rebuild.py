@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgehub.sync.reconciler import Reconciler
     from edgehub.sync.storage import Row, TableStorage
 
-TOLD_S: Final = 86_400.0
+SHOWN_S: Final = 86_400.0
 """The status shows a rebuild for this time."""
 
 HEARD_S: Final = 5.0
@@ -141,7 +141,7 @@ class Rebuild:
     def warning(self) -> str:
         """Return that the table was put back; empty = it was not, or long ago."""
         last = self._last
-        if last is None or (ago_s := self._clock.monotonic() - last.at) > TOLD_S:
+        if last is None or (ago_s := self._clock.monotonic() - last.at) > SHOWN_S:
             return ""
         who = f"this hub put back {last.rows} rows" if last.rows else "another hub put it back"
         lost = f", {last.left_out} could not be read" if last.left_out else ""

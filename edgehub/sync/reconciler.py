@@ -1,7 +1,7 @@
-"""Makes live routes match the rows: one worker, one row at a time, whatever told it to look.
+"""Makes live routes match the rows: one worker, one row at a time, whatever asked it to look.
 
 Owns what this hub knows of the table: rows as they were last read, their contents, and which could
-not be built. Nobody tells it what to do with a row, only to look at it; so a notice that comes
+not be built. No caller says what to do with a row, only that it look at it; so a notice that comes
 twice, late or in another order changes nothing, and an old snapshot cannot undo what is newer.
 Invariants: rows are read in the order in which they are applied; a row that cannot be read or built
 leaves what runs under its key, and the rest goes on.
@@ -77,7 +77,7 @@ class Reconciler:
 
     Args:
         storage: Where rows are read.
-        live: What is made to match; changed by nobody else.
+        live: What is made to match; changed by nothing else.
         clock: For waits.
         manifest: What holds for all routes until a row says otherwise.
     """
@@ -90,7 +90,7 @@ class Reconciler:
         self.file_routes: dict[RouteKey, RouteContent] = {}
         """Routes of this hub's manifest, which are kept in its file and not in the storage."""
         self.digest = Digest()
-        """The sum over `rows`, kept as they change; to take it anew would hold up messages."""
+        """The sum over `rows`, kept as they change; to count again would hold up messages."""
         self.index = KeyIndex()
         """The ids of `rows` and `file_routes`."""
         self.taken_total = 0
@@ -98,7 +98,7 @@ class Reconciler:
         self.applied = Position()
         """Everything up to here has been looked at."""
         self.on_applied: list[Callable[[frozenset[RouteKey]], None]] = []
-        """Told after each step which rows are others than before it."""
+        """Called after each step with the rows that it has changed."""
         self._storage = storage
         self._live = live
         self._clock = clock
@@ -218,8 +218,8 @@ class Reconciler:
             if not waiter.done():
                 waiter.set_result(None)
         changed, self._changed = frozenset(self._changed), set()
-        for told in self.on_applied:
-            told(changed)
+        for notify in self.on_applied:
+            notify(changed)
         return True
 
     async def _check_gone(self, rows: Mapping[RouteKey, Row | None]) -> None:

@@ -36,6 +36,13 @@ def test_a_word_is_named_with_its_place_and_another_one(tmp_path: Path, file: st
     assert (code, told.splitlines()) == (1, expected)
 
 
+def test_a_word_may_be_one_of_tests_and_not_of_the_product(tmp_path: Path) -> None:
+    """More is asked of the package than of prose about it."""
+    assert check(tmp_path, "tests/a.py", "# It is told.\n") == (0, "")
+    code, told = check(tmp_path, "edgehub/a.py", "# It is told.\n")
+    assert (code, told) == (1, "edgehub/a.py:1: 'told': write reported, notified\n")
+
+
 @pytest.mark.parametrize("opening", ["Say", "See", "Have", "Take note"])
 def test_a_docstring_begins_with_a_usual_verb(tmp_path: Path, opening: str) -> None:
     """Those of modules, classes and functions."""

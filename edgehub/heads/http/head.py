@@ -49,7 +49,7 @@ class HttpHead:
         settings: Of the section `[http]`; its port is not None.
         clock: For all timers, and the time of day.
         submit: The router.
-        refused: Told of messages that are refused for what they are.
+        refused: Notified of messages that are refused for what they are.
         identities: Clients that may sign in, loaded before `open`.
         hub_path: Finds messages that have passed this hub before.
     """

@@ -1,4 +1,4 @@
-"""`router_config`: what a station is told of its region, its channels and its radios.
+"""`router_config`: what a station learns of its region, its channels and its radios.
 
 Pure function. Two radios of a concentrator take channels of up to 0.4 MHz from their centre.
 """

@@ -49,7 +49,7 @@ class Snapshot:
         link_wait: Why it is not, and when it tries again; empty while it is.
         link_use: Share of the link's rate used over the last seconds, 0 to 1.
         queues: Per priority, best first.
-        acknowledged: Messages that devices were told are safe.
+        acknowledged: Messages that were acknowledged to devices.
         delivered: Different messages at the collector.
         parent_waiting: Rows on the parent's disk.
         news: The latest turns of events, oldest first.

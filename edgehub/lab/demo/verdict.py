@@ -36,7 +36,7 @@ class Verdict:
         return not self.faults
 
     def text(self) -> str:
-        """Write the verdict for people."""
+        """Write the verdict as text."""
         head = "PASSED" if self.passed else "FAILED: " + "; ".join(self.faults)
         return "\n".join([head, *(f"  {line}" for line in self.figures)])
 
@@ -46,7 +46,7 @@ def missing(ledger: Ledger, snapshot: Snapshot) -> int:
     total = 0
     for priority in PRIORITIES:
         queue = snapshot.of_priority(priority)
-        # The parent keeps one queue for all kinds; it has to be empty to tell them apart.
+        # The parent keeps one queue for all kinds; it has to be empty to distinguish them.
         waiting = queue.waiting + snapshot.parent_waiting
         total += ledger.missing(priority, waiting=waiting, expired=queue.expired)
     return total

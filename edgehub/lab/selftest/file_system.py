@@ -62,7 +62,7 @@ class FileSystem:
             )
         if family in _NO_JOURNAL:
             return (
-                f"{self.kind} has no journal: a power cut may damage folders and files that nobody "
+                f"{self.kind} has no journal: a power cut may damage folders and files that no one "
                 "wrote to; keep a hub's state on ext4 or f2fs"
             )
         return ""

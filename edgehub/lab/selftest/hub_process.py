@@ -125,14 +125,14 @@ class HubProcess:
             await self.kill()
 
     async def _owned(self) -> asyncio.subprocess.Process:
-        # Who cuts the start short must not leave a process that nobody knows.
+        # A start that is cut short must not leave an unknown process behind.
         spawning = self._group.create_task(self._spawn(), name="spawn")
         cancelled: asyncio.CancelledError | None = None
         while not spawning.done():
             try:
                 await asyncio.shield(spawning)
             except asyncio.CancelledError as error:
-                # Also the second cancel of somebody impatient.
+                # Also after a second cancel of an impatient operator.
                 cancelled = error
         self._process = spawning.result()
         if cancelled is not None:

@@ -1,4 +1,4 @@
-"""The judgement: every acknowledged message is looked for, copies are told apart, order is checked.
+"""The judgement: acknowledged messages are looked for, copies distinguished, order checked.
 
 Pure; sees every copy once, those that were delivered first. Invariant: a message without a PUBACK
 may be there or not, one with a PUBACK must be.
@@ -79,7 +79,7 @@ class Findings:
         if self.out_of_order:
             found.append(f"{self.out_of_order} messages are out of order")
         if self.unknown:
-            found.append(f"{self.unknown} messages were found that nobody sent")
+            found.append(f"{self.unknown} messages were found that were not sent")
         return found
 
 

@@ -115,7 +115,7 @@ async def measure_disk(folder: Path, clock: Clock) -> DiskLatency:
 
 
 def _measure_sync(path: Path, sync: Callable[[int], None], clock: Clock) -> Latency:
-    # One thread from open to close: whoever is cancelled leaves it no descriptor that was reused.
+    # One thread from open to close: a cancelled task leaves it no descriptor that was reused.
     block = bytes(WRITE_BYTES)
     times_s: list[float] = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

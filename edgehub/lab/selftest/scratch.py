@@ -103,7 +103,7 @@ format = "json"
 def _manifest() -> dict[str, object]:
     # Half of the messages leave at once, the other half wait for a module that never comes, so that
     # a kill finds rows that are being written, sent, confirmed, and rows at rest.
-    kept = 'BrokeredEndpoint("/modules/nobody/inputs/kept")'
+    kept = 'BrokeredEndpoint("/modules/absent/inputs/kept")'
     return {
         "schemaVersion": "1.1",
         "routes": {

@@ -51,7 +51,7 @@ class SelfTest:
         folder: Prepared scratch folder.
         clock: All times and pauses.
         rng: The moments of the kills, and the devices' pauses.
-        tell: Takes what is going on, a line at a time, for people.
+        tell: Takes what is going on, a line at a time, for the terminal.
     """
 
     def __init__(

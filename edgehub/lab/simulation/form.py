@@ -1,6 +1,6 @@
 """The form of a scenario: what one may write, and what it becomes.
 
-Owns names and defaults of the form `edgehub-affinity/1`. Every mistake is told with its place; a
+Owns names and defaults of the form `edgehub-affinity/1`. Mistakes are reported with their place; a
 member that the form does not know is listed and otherwise passed over, unless it looks like a
 misspelt one.
 """
@@ -18,7 +18,7 @@ from edgehub.errors import EdgeHubError
 
 F_CNT_MAX: Final = 2**32 - 1
 WHOLE_MAX: Final = 10**12
-"""In milliseconds 31 years; beyond it the clock would no longer tell one from the next."""
+"""In milliseconds 31 years; beyond it the clock would no longer distinguish one from the next."""
 
 NEAR_MISS: Final = 0.8
 ONE_DEVICE: Final = "device"
@@ -39,7 +39,7 @@ EVENTS: Final[dict[str, tuple[str, ...]]] = {
     "close_request": ("gateway", "device"),
     "class_c_downlink": ("gateway", "device"),
 }
-"""Members of each type of event, beside `t_ms`, `type` and `note`."""
+"""Members of each type of event, in addition to `t_ms`, `type` and `note`."""
 
 _SCENARIO: Final = (
     *("id", "title", "source", "config", "gateways", "initial", "events", "expected", "note"),

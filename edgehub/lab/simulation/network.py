@@ -35,7 +35,7 @@ class SimulatedCoordinator(Coordinator, Protocol):
     """A coordinator whose memory a scenario begins with, looks at and lets expire."""
 
     def record(self, device_id: str, f_cnt: int | None, owner: str, *, generation: int) -> object:
-        """Write down a device anew; nobody is told."""
+        """Record a device; no hub is notified."""
 
     def known(self, device_id: str) -> Record | None:
         """Return what is known of a device, None = nothing."""
@@ -47,13 +47,13 @@ class SimulatedCoordinator(Coordinator, Protocol):
         """Return the newest place in a hub's stream."""
 
 
-Told = Callable[[str, Notice], None]
-MakeCoordinator = Callable[["ManualClock", Told], SimulatedCoordinator]
+Notify = Callable[[str, Notice], None]
+MakeCoordinator = Callable[["ManualClock", Notify], SimulatedCoordinator]
 
 
-def in_process(clock: ManualClock, told: Told) -> SimulatedCoordinator:
+def in_process(clock: ManualClock, notify: Notify) -> SimulatedCoordinator:
     """Make the coordinator of a simulation."""
-    return InProcessCoordinator(clock, incarnation="simulated", notified=told)
+    return InProcessCoordinator(clock, incarnation="simulated", notified=notify)
 
 
 class Network:
@@ -65,7 +65,7 @@ class Network:
         self.clock = clock
         self.scenario = scenario
         self.started_ms = clock.boottime_ms()
-        self.coordinator = make_coordinator(clock, self._told)
+        self.coordinator = make_coordinator(clock, self._notified)
         self.is_coordinator_down = False
         self.busy_until_ms: dict[str, int] = {}
         self.unreachable: set[str] = set()
@@ -106,7 +106,7 @@ class Network:
         if milliseconds > 0:
             await self.clock.sleep(milliseconds / 1000)
 
-    def _told(self, gateway: str, _notice: Notice) -> None:
+    def _notified(self, gateway: str, _notice: Notice) -> None:
         self.notifications.append(
             {"t_ms": self.now_ms(), "to": gateway, "delivered": self.takes_notices(gateway)}
         )

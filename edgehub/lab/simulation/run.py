@@ -70,7 +70,7 @@ class _Run:
         self._all_done = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
-        """Run it, and give its outcome."""
+        """Run it, and return its outcome."""
         self._prepare()
         async with asyncio.TaskGroup() as self._tasks:
             for name in self._scenario.gateways:

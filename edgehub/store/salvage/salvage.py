@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 OffsetRange = tuple[str, int, int, int]
 RANGES_MAX: Final = 100
 """Ranges of missing offsets that are reported of one queue."""
-MADE_ANEW: Final = frozenset({"queue", "zone"})
+REBUILT: Final = frozenset({"queue", "zone"})
 REGISTRY_INDEX: Final = "sqlite_autoindex_queue_1"
 PRIORITIES: Final = frozenset(
     {*range(BEST_PRIORITY, WORST_EXPLICIT_PRIORITY + 1), DEFAULT_PRIORITY}
@@ -122,7 +122,7 @@ class _Salvage:
                 "SELECT name FROM sqlite_schema WHERE type = 'table'"
                 " AND name NOT LIKE 'sqlite_%' ORDER BY name <> 'label'"
             )
-            if name not in MADE_ANEW
+            if name not in REBUILT
         ]
         for name in names:
             self._table(Table(self._into, name))

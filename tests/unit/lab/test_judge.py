@@ -139,7 +139,7 @@ def test_a_message_that_was_not_sent_fails():
     judge.deliver(Copy("stranger", 0, "m"))
     found = judge.findings()
     assert found.unknown == 3
-    assert found.faults() == ["3 messages were found that nobody sent"]
+    assert found.faults() == ["3 messages were found that were not sent"]
 
 
 def test_a_test_without_an_acknowledgement_fails():
