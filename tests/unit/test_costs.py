@@ -378,6 +378,7 @@ BESIDE: dict[str, tuple[Callable[[int], Work], int]] = {
 """Route texts, which are read in a thread where they are long."""
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", CASES)
 def test_time_is_in_proportion_and_short(name: str) -> None:
     """Four times the input takes about four times the time, and the largest is short work."""

@@ -23,7 +23,7 @@ def check(folder: Path, file: str, text: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/howto/page.md", "tests/a.py"])
+@pytest.mark.parametrize("file", ["README.md", str(Path("docs", "a.md")), "tests/a.py"])
 def test_a_word_is_named_with_its_place_and_another_one(tmp_path: Path, file: str) -> None:
     """In prose and in names, one or many."""
     lines = [f"'{word}'; {word.title()}s; its_{word}_at\n" for word in WORDS]
@@ -55,6 +55,6 @@ def test_a_docstring_begins_with_a_usual_verb(tmp_path: Path, opening: str) -> N
 def test_other_words_pass(tmp_path: Path) -> None:
     """Decision records may tell of the past, and tests may begin as they like."""
     word = next(iter(WORDS))
-    assert check(tmp_path, "docs/adr/0001-a.md", f"A {word}.\n") == (0, "")
+    assert check(tmp_path, str(Path("docs", "adr", "a.md")), f"A {word}.\n") == (0, "")
     assert check(tmp_path, "tests/a.py", '"""See what it is."""\n') == (0, "")
     assert check(tmp_path, "edgehub/a.py", f'"""Return {word}ried things."""\n') == (0, "")
