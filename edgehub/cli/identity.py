@@ -20,6 +20,7 @@ from edgehub.cli.output import print_json, print_line
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.identity_file import (
     KEYS_MAX,
+    UID_MAX,
     Identity,
     changing,
     check_pattern,
@@ -86,6 +87,11 @@ def _credential_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="FILE",
             help="A certificate in PEM that it may show, by no authority; relative to the folder"
             " of the identities file; twice at most.",
+        ),
+        click.option(
+            "--uid",
+            type=click.IntRange(0, UID_MAX),
+            help="User whose processes are this module at the workload API.",
         ),
     )
     for option in reversed(credentials):
@@ -159,6 +165,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     key_files: tuple[Path, ...],
     thumbprints: tuple[str, ...],
     certificates: tuple[str, ...],
+    uid: int | None,
     on_behalf: tuple[str, ...],
     publish: tuple[str, ...],
     no_publish: bool,
@@ -193,6 +200,7 @@ def add(  # noqa: PLR0913 - one argument for each option
             publish=may_publish,
             tenant=tenant,
             subscribe=may_subscribe,
+            uid=uid,
             **credentials,
         )
         _check_certificates(identities[identity_id])
@@ -205,6 +213,7 @@ def add(  # noqa: PLR0913 - one argument for each option
 @_credential_options
 @click.option("--no-keys", is_flag=True, help="It signs in without shared access signatures.")
 @click.option("--no-thumbprints", is_flag=True, help="Any certificate in its name counts.")
+@click.option("--no-uid", is_flag=True, help="It has a socket at the workload API.")
 @click.option("--no-certificates", is_flag=True, help="It has no certificates of its own.")
 @_rights_options
 @click.option("--no-on-behalf", is_flag=True, help="It may speak for no other id.")
@@ -223,6 +232,8 @@ def change(  # noqa: PLR0913 - one argument for each option
     no_thumbprints: bool,
     certificates: tuple[str, ...],
     no_certificates: bool,
+    uid: int | None,
+    no_uid: bool,
     on_behalf: tuple[str, ...],
     no_on_behalf: bool,
     publish: tuple[str, ...],
@@ -245,6 +256,11 @@ def change(  # noqa: PLR0913 - one argument for each option
         ("thumbprints", "thumbprint", thumbprints, no_thumbprints),
         ("certificates", "certificate", certificates, no_certificates),
     )
+    if no_uid and uid is not None:
+        msg = "--no-uid and --uid: one or the other"
+        raise click.UsageError(msg)
+    if no_uid or uid is not None:
+        changes["uid"] = uid
     if no_on_behalf and on_behalf:
         msg = "--no-on-behalf and --on-behalf: one or the other"
         raise click.UsageError(msg)
@@ -315,6 +331,7 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
                 "keys": len(entry.keys),
                 "thumbprints": list(entry.thumbprints),
                 "certificates": list(entry.certificates),
+                "uid": entry.uid,
                 "on_behalf": list(entry.on_behalf),
                 "publish": None if entry.publish is None else list(entry.publish),
                 "subscribe": None if entry.subscribe is None else list(entry.subscribe),

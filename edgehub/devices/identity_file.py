@@ -33,6 +33,7 @@ _KEYS: Final = (
     "keys",
     "thumbprints",
     "certificates",
+    "uid",
     "on_behalf",
     "publish",
     "subscribe",
@@ -41,6 +42,7 @@ _KEYS: Final = (
 )
 KEYS_MAX: Final = 2
 """Keys, thumbprints or certificates of an identity: the one in use and the one that follows."""
+UID_MAX: Final = 2**32 - 2
 _THUMBPRINT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 OWN_ID: Final = "{id}"
 """Stands in a right for the id of who has it."""
@@ -65,6 +67,7 @@ class Identity:
             authority with its name.
         certificates: Files of certificates that it may show, by no authority, relative to the
             folder of the identities file.
+        uid: User whose processes are this module at the workload API, None = it has a socket.
         certificate_thumbprints: SHA-256 of what these files hold; known once they are read.
         on_behalf: Patterns with `*`, `?` and `[]` on ids; `*` also spans the slash.
         publish: Filters of local topics that it may publish to, with `{id}` for its own id; None =
@@ -78,6 +81,7 @@ class Identity:
     keys: tuple[SharedAccessKey, ...] = ()
     thumbprints: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
+    uid: int | None = None
     certificate_thumbprints: frozenset[str] = frozenset()
     on_behalf: tuple[str, ...] = ()
     disabled: bool = False
@@ -122,26 +126,21 @@ def changing(path: Path) -> AbstractContextManager[dict[str, Identity]]:
 
 
 def _line(identity: Identity) -> dict[str, Any]:
-    entry: dict[str, Any] = {"id": identity.id}
-    if identity.password is not None:
-        entry["password"] = str(identity.password)
-    if identity.keys:
-        entry["keys"] = [key.to_text() for key in identity.keys]
-    if identity.thumbprints:
-        entry["thumbprints"] = list(identity.thumbprints)
-    if identity.certificates:
-        entry["certificates"] = list(identity.certificates)
-    if identity.on_behalf:
-        entry["on_behalf"] = list(identity.on_behalf)
-    if identity.publish is not None:
-        entry["publish"] = list(identity.publish)
-    if identity.subscribe is not None:
-        entry["subscribe"] = list(identity.subscribe)
-    if identity.disabled:
-        entry["disabled"] = True
-    if identity.tenant:
-        entry["tenant"] = identity.tenant
-    return entry
+    publish, subscribe = identity.publish, identity.subscribe
+    entry = {
+        "id": identity.id,
+        "password": None if identity.password is None else str(identity.password),
+        "keys": [key.to_text() for key in identity.keys] or None,
+        "thumbprints": list(identity.thumbprints) or None,
+        "certificates": list(identity.certificates) or None,
+        "uid": identity.uid,
+        "on_behalf": list(identity.on_behalf) or None,
+        "publish": None if publish is None else list(publish),
+        "subscribe": None if subscribe is None else list(subscribe),
+        "disabled": identity.disabled or None,
+        "tenant": identity.tenant or None,
+    }
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _parse(key: str, line: str, faults: list[ConfigError]) -> Identity | None:
@@ -170,6 +169,9 @@ class _Line:
         keys = self._shared_access_keys(entry.get("keys", []))
         thumbprints = self._thumbprints(entry.get("thumbprints", []))
         certificates = self._certificates(entry.get("certificates", []))
+        uid = entry.get("uid")
+        if uid is not None and (type(uid) is not int or not 0 <= uid <= UID_MAX):
+            self._fault("uid is not the number of a user")
         if thumbprints and certificates:
             self._fault("thumbprints and certificates", "a file needs no thumbprint")
         on_behalf = self._on_behalf(entry.get("on_behalf", []))
@@ -187,6 +189,7 @@ class _Line:
                 keys=keys,
                 thumbprints=thumbprints,
                 certificates=certificates,
+                uid=uid,
                 on_behalf=on_behalf,
                 disabled=disabled,
                 publish=publish,

@@ -25,6 +25,7 @@ from edgehub.hub.queues import QueuesPart
 from edgehub.hub.reload import ReloadPart
 from edgehub.hub.routes import RoutesPart, build_router
 from edgehub.hub.web import WebPart
+from edgehub.hub.workload import WorkloadPart
 
 if TYPE_CHECKING:
     import asyncio
@@ -170,6 +171,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         rng=rng,
     )
     lora = LoraPart(settings, devices=devices, submit=router.submit, clock=clock)
+    workload = WorkloadPart(settings.workload, hub_id=hub_id, identities=identities, clock=clock)
     web = WebPart(
         settings.web,
         configuration.tokens,
@@ -183,7 +185,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     reload = ReloadPart(
         configuration,
         hub_id=hub_id,
-        parts=(routes, mqtt, http, web, kept, device_bound, endpoints, broker),
+        parts=(routes, mqtt, http, web, kept, device_bound, endpoints, broker, workload),
         reread=reread,
         wanted=reload_wanted,
         reports=shown.reports,
@@ -193,6 +195,6 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     )
     return (
         (endpoints, devices, device_bound, entities, queues, losses, control),
-        (mqtt, http, broker, lora, web),
+        (mqtt, http, broker, lora, workload, web),
         (routes, reload),
     )

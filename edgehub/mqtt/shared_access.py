@@ -52,9 +52,9 @@ class SharedAccessKey:
         """Return the key in base64."""
         return base64.b64encode(self.value).decode("ascii")
 
-    def sign(self, text: str) -> str:
-        """Return the signature of a text, in base64."""
-        return base64.b64encode(hmac.digest(self.value, text.encode(), "sha256")).decode("ascii")
+    def sign(self, data: bytes) -> str:
+        """Return the HMAC-SHA256 of data, in base64."""
+        return base64.b64encode(hmac.digest(self.value, data, "sha256")).decode("ascii")
 
     def token(self, resource: str, expires_s: int) -> str:
         """Return a shared access signature.
@@ -64,7 +64,7 @@ class SharedAccessKey:
             expires_s: When it ends, in seconds since 1970 in UTC.
         """
         encoded = quote(resource, safe="")
-        signature = quote(self.sign(f"{encoded}\n{expires_s}"), safe="")
+        signature = quote(self.sign(f"{encoded}\n{expires_s}".encode()), safe="")
         return f"{SCHEME} sr={encoded}&sig={signature}&se={expires_s}"
 
 
@@ -135,4 +135,6 @@ class SharedAccessSignature:
 
     def is_made_with(self, key: SharedAccessKey) -> bool:
         """Return whether it was signed with a key."""
-        return hmac.compare_digest(key.sign(self._signed).encode(), self._signature.encode())
+        return hmac.compare_digest(
+            key.sign(self._signed.encode()).encode(), self._signature.encode()
+        )

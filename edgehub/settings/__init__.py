@@ -28,6 +28,7 @@ from edgehub.settings.model import (
 from edgehub.settings.redis import RedisSettings
 from edgehub.settings.routing_table import RoutingTableSettings, TenantSettings
 from edgehub.settings.web import WebSettings
+from edgehub.settings.workload import WorkloadSettings
 
 __all__ = [
     "ENDPOINT_TYPES",
@@ -55,6 +56,7 @@ __all__ = [
     "StoreSettings",
     "TenantSettings",
     "WebSettings",
+    "WorkloadSettings",
     "check_settings",
     "find_hub",
     "load_settings",

@@ -41,6 +41,7 @@ from edgehub.settings.values import (
     Whole,
 )
 from edgehub.settings.web import WebSettings
+from edgehub.settings.workload import WorkloadSettings
 from edgehub.storage.hub_folder import control_path, default_data_dir
 
 MESSAGE_BYTES_MAX: Final = 262_144
@@ -344,6 +345,10 @@ class Settings(BaseSettings):
     )
     lora: LoraSettings = Field(
         default=LoraSettings(), description="LoRaWAN stations that connect to the hub."
+    )
+    workload: WorkloadSettings = Field(
+        default=WorkloadSettings(),
+        description="The workload API of Azure IoT Edge, for modules made with its SDKs.",
     )
     entities: EntitySettings = Field(
         default=EntitySettings(),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.private_file import exposed_mode
 from edgehub.errors import ConfigError
 from edgehub.settings.origin import flat_settings
-from edgehub.storage.credentials import read_access_key, read_secret, tls_faults
+from edgehub.storage.credentials import read_access_key, read_certificate, read_secret, tls_faults
 from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -36,12 +36,13 @@ _READ_AS_A_WHOLE: Final = frozenset(
     }
 )
 """The meaning of these is compared, which is more than their content."""
-_CHECKS: Final = {
+_SECRETS: Final = {
     "password_file": read_secret,
     "token_file": read_secret,
     "shared_access_key_file": read_access_key,
 }
-"""Reads a file of a secret."""
+_CHECKS: Final = {**_SECRETS, "trust_bundle_file": read_certificate}
+"""Read files that need no other one to be judged."""
 
 
 def named_files(settings: Settings) -> Iterator[tuple[str, Path]]:
@@ -81,11 +82,11 @@ def exposed_files(settings: Settings) -> Iterator[str]:
     """Yield warnings of secrets and keys that every user of the machine may read or change.
 
     Not of those that a service manager or container engine handed over, which sees to it itself,
-    nor of files of identities and tokens, which hold no secrets in plain.
+    nor of files of identities and tokens, which are warned of where they are taken over.
     """
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     for key, file in named_files(settings):
-        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_CHECKS, "key_file")):
+        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_SECRETS, "key_file")):
             continue
         if folder is not None and file.is_relative_to(folder):
             continue

@@ -93,7 +93,7 @@ def test_list(path):
     run(path, "add", "dev1", "--on-behalf", "a*")
     result = run(path, "list", "--json")
     absent = dict.fromkeys(("publish", "subscribe", "tenant"))
-    credentials = {"password": True, "keys": 0, "thumbprints": [], "certificates": []}
+    credentials = {"password": True, "keys": 0, "thumbprints": [], "certificates": [], "uid": None}
     assert json.loads(result.stdout) == [
         {"id": "dev1", **credentials, "on_behalf": ["a*"], **absent, "disabled": False}
     ]

@@ -57,7 +57,7 @@ def test_a_changed_text(old, new):
 def test_a_lower_case_encoding():
     """Some clients write %2f: what they signed counts, not how this hub would write it."""
     encoded = "h%2fdevices%2fdev1"
-    signature = quote(KEY.sign(f"{encoded}\n1900000000"), safe="")
+    signature = quote(KEY.sign(f"{encoded}\n1900000000".encode()), safe="")
     text = f"SharedAccessSignature sr={encoded}&sig={signature}&se=1900000000"
     assert SharedAccessSignature.parse(text).is_made_with(KEY)
 

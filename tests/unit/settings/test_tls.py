@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.settings import MqttSettings
+from edgehub.settings import MqttSettings, WorkloadSettings
 
 WHOLE = {"certificate_file": "a.pem", "key_file": "a.key"}
 
@@ -29,3 +29,10 @@ def test_half_of_it_is_an_error(settings, words):
     """What does nothing by itself is told, with the keys that are missing."""
     with pytest.raises(ValueError, match=words):
         MqttSettings(**settings)
+
+
+@pytest.mark.parametrize("name", ["folder", "trust_bundle_file"])
+def test_half_of_the_workload_api_is_an_error(name):
+    """Modules need both: sockets to ask at, and whom to trust."""
+    with pytest.raises(ValueError, match="folder and trust_bundle_file belong together"):
+        WorkloadSettings(**{name: "x"})
