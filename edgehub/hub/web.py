@@ -192,13 +192,13 @@ class WebPart(Part):
         from edgehub.web.access import Access  # noqa: PLC0415 - only where configured
         from edgehub.web.app import build_app  # noqa: PLC0415 - likewise
         from edgehub.web.gate import Gate  # noqa: PLC0415 - likewise
-        from edgehub.web.operations import reading_paths  # noqa: PLC0415 - likewise
+        from edgehub.web.operations import reading_requests  # noqa: PLC0415 - likewise
         from edgehub.web.server import ServerOptions, WebServer  # noqa: PLC0415 - likewise
 
         web, operations = self._settings, list(self._operations.values())
         self._gate = Gate(
             build_app(operations, status=self._status, unready=self._unready),
-            Access(self._tokens, web.host_names, reading_paths(operations)),
+            Access(self._tokens, web.host_names, reading_requests(operations)),
             self._clock,
             body_bytes_max=web.body_bytes_max,
             ending=lambda: self._phase() is not Phase.RUNNING,

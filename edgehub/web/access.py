@@ -58,13 +58,16 @@ class Access:
     Args:
         tokens: Those in force.
         host_names: Further names than loopback ones under which requests without a token may come.
-        reading: Paths at which no method changes anything.
+        reading: Further methods and paths that change nothing.
     """
 
     __slots__ = ("_host_names", "_reading", "_tokens")
 
     def __init__(
-        self, tokens: Tokens, host_names: Collection[str] = (), reading: Collection[str] = ()
+        self,
+        tokens: Tokens,
+        host_names: Collection[str] = (),
+        reading: Collection[tuple[str, str]] = (),
     ) -> None:
         self._tokens = tokens
         self._host_names = frozenset(host_names)
@@ -72,7 +75,7 @@ class Access:
 
     def changes(self, method: str, path: str) -> bool:
         """Return whether a request may change something."""
-        return method not in READING and path not in self._reading
+        return method not in READING and (method, path) not in self._reading
 
     def check(
         self, method: str, path: str, headers: Mapping[str, str], *, from_here: bool

@@ -44,9 +44,11 @@ def operation_routes(operations: Iterable[Operation]) -> list[Route]:
     return sorted(found, key=lambda route: len(route.path), reverse=True)
 
 
-def reading_paths(operations: Iterable[Operation]) -> frozenset[str]:
-    """Return the paths at which a `POST` changes nothing, so that it needs no more than a `GET`."""
-    return frozenset(each.place.path for each in operations if not each.changes)
+def reading_requests(operations: Iterable[Operation]) -> frozenset[tuple[str, str]]:
+    """Return methods and paths that change nothing, a `POST` too: a token for reading will do."""
+    return frozenset(
+        (each.place.method, each.place.path) for each in operations if not each.changes
+    )
 
 
 def _endpoint(operation: Operation) -> Callable[[Request], Awaitable[JsonResponse]]:

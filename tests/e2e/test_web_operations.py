@@ -88,6 +88,21 @@ def test_every_path_is_in_the_reference(hub: tuple[Daemon, Api, Api]) -> None:
     ] == []
 
 
+def test_a_token_for_reading_changes_nothing(hub: tuple[Daemon, Api, Api]) -> None:
+    """Not at a path either that it may read by another method."""
+    reader = hub[1]
+    taken = set()
+    for path, methods in reader.get("/openapi.json").document["paths"].items():
+        for method in methods.keys() - {"get"}:
+            answer = reader.ask(method.upper(), path.replace("{id}", "upstream"), {})
+            if answer.status != 403:
+                taken.add((method, path))
+            else:
+                assert answer.document["code"] == "read_only"
+    # Questions whose arguments are a document.
+    assert taken == {("post", "/api/v1/manifest/diff"), ("post", "/api/v1/route/explain")}
+
+
 @pytest.mark.parametrize(
     ("name", "path", "arguments"),
     [
