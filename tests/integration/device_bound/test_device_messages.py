@@ -78,6 +78,7 @@ async def test_a_message_waits_for_its_device_over_a_restart(tmp_path):
             assert found.pop("$.exp", None) in {None, sent["expires"]}
             assert found == {
                 "kind": "cmd",
+                "edgehub-priority": "0",
                 "$.cid": "c-1",
                 "$.ct": "text/plain",
                 "$.mid": sent["message_id"],
