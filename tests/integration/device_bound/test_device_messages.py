@@ -258,6 +258,7 @@ async def two_hubs(folder) -> AsyncIterator[tuple[BrokerHub, BrokerHub]]:
         routes=ROUTES,
         hub_id="parent",
         mqtt={"port": 0, "identities_file": identities},
+        device_bound={"waiting_max": 100},
     ) as parent:
         upstream = {
             "type": "mqtt",
