@@ -130,7 +130,7 @@ def _frame_text(word: str, frame: dict[str, Any], event: dict[str, Any]) -> str:
     if frame.get("reason"):
         text += f" ({frame['reason']})"
     if frame.get("elected_at_ms") is not None:
-        was_refused = frame["result"] in {"dropped", "rejected"} or frame.get("duplicate")
+        was_refused = frame["result"] in {"dropped", "rejected"} or frame.get("marked_duplicate")
         text += f", {'refused' if was_refused else 'elected'} at {frame['elected_at_ms']} ms"
     return text
 

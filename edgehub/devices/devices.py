@@ -332,15 +332,18 @@ class Devices:
         """Find the device of a frame; and whether this hub has waited as a loser for it."""
         if search.error is not None and number <= search.failed:
             raise search.error
+        source, own = self._shared.source, (None, self._shared.hub_id)
         try:
-            ids = await self._shared.source.devices_at(uplink.address)
+            named = await source.devices_at(uplink.address)
+            if device := self._fitting(named, uplink):
+                return device, False
+            # Those of other gateways alone are not loaded: that could take their sessions.
+            ids = [each for each in named if await source.gateway_of(each) in own]
         except DeviceError as exc:
             search.error, search.failed = exc, search.arrived
             raise
         if not ids:
-            return Reason.NO_DEVICE_BY_ADDRESS
-        if device := self._fitting(ids, uplink):
-            return device, False
+            return Reason.BELONGS_TO_ANOTHER_GATEWAY if named else Reason.NO_DEVICE_BY_ADDRESS
         waited: set[str] = set()
         for _ in range(LOADS_MAX):
             try:

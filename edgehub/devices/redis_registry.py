@@ -53,6 +53,13 @@ class RedisRegistry:
             return (address,)
         return tuple(sorted(names))
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """See `DeviceSource`."""
+        try:
+            return (await self.load(device_id)).profile.gateway_id
+        except DeviceUnknownError:
+            return None
+
     async def load(self, device_id: str) -> StoredDevice:
         """Read a device."""
         (row,) = await self._calls(device_id, ("HMGET", self._key(device_id), "profile", "session"))

@@ -118,6 +118,15 @@ class DeviceSource(Protocol):
             DeviceSourceError: It cannot be read now.
         """
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """Return the only gateway of a device without use of its connection; None = any.
+
+        Also None where that is not known before the device is loaded.
+
+        Raises:
+            DeviceSourceError: It cannot be read now.
+        """
+
     async def load(self, device_id: str) -> StoredDevice:
         """Read a device.
 

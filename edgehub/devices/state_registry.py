@@ -66,6 +66,13 @@ class StateRegistry:
             return (address,)
         return tuple(device_id for (device_id,) in found)
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """See `DeviceSource`."""
+        try:
+            return (await self.load(device_id)).profile.gateway_id
+        except DeviceUnknownError:
+            return None
+
     async def load(self, device_id: str) -> StoredDevice:
         """Read a device."""
         row = await self._run(device_id, lambda connection: _row(connection, device_id))

@@ -64,6 +64,11 @@ class TwinSource:
         """Return the ids of all devices with a DevAddr (or of the one device with that id)."""
         return (address,)
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """See `DeviceSource`; its twin says so, which takes a session to read."""
+        del device_id
+        return None
+
     async def load(self, device_id: str) -> StoredDevice:
         """Read a device."""
         status, text = await self._access.read(device_id)

@@ -1,13 +1,30 @@
 """Affinity scenarios: short ways to write them, and the comparison with what is expected."""
 
+import copy
 import json
 from typing import Any
 
+from edgehub.lab.simulation.form import ONE_DEVICE
 from edgehub.lab.simulation.network import in_process
 from edgehub.lab.simulation.run import simulate
 
 COORDINATORS = [in_process]
 """The last one makes the coordinator of `run`; other modules put theirs here for their tests."""
+
+
+def as_conventions_say(case: dict) -> dict:
+    """Return a case with what its file leaves out: the device's name, and usual results."""
+    case = copy.deepcopy(case)
+    devices = case["initial"].get("devices_with_same_address", [ONE_DEVICE])
+    for event in case["events"]:
+        payload = event.get("payload")
+        if isinstance(payload, dict) and payload.get("dev_eui") == "known":
+            payload["dev_eui"] = event.get("device", devices[0])
+    for frame in case["expected"].get("uplinks", ()):
+        if frame["result"] == "processed":
+            frame.setdefault("upstream", True)
+            frame.setdefault("marked_duplicate", False)
+    return case
 
 
 def differences(expected: Any, actual: Any, place: str = "") -> list[str]:
@@ -90,6 +107,8 @@ def run(
         initial["coordinator"] = {"f_cnt": record[0], "gateway": record[1]}
     if twin is not None:
         initial["twin"] = twin
+    if "notify_latency_ms" in parts:
+        initial["notify_latency_ms"] = parts.pop("notify_latency_ms")
     if "devices" in parts:
         initial["devices_with_same_address"] = parts.pop("devices")
     outcome = simulate(

@@ -39,6 +39,10 @@ class TimedSource:
         """See `DeviceSource`."""
         return await self._registry.devices_at(address)
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """See `DeviceSource`."""
+        return await self._registry.gateway_of(device_id)
+
     async def load(self, device_id: str) -> StoredDevice:
         """See `DeviceSource`."""
         self.loads += 1

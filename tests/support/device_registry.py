@@ -40,6 +40,13 @@ class InProcessRegistry:
         """See `DeviceSource`."""
         return tuple(self._addresses.get(address, ()))
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """See `DeviceSource`."""
+        try:
+            return (await self.load(device_id)).profile.gateway_id
+        except DeviceUnknownError:
+            return None
+
     async def load(self, device_id: str) -> StoredDevice:
         """See `DeviceSource`."""
         return self._known(device_id)

@@ -108,7 +108,7 @@ class _DataRun:
         if check is CounterCheck.INVALID:
             return _refused(device, Result.REJECTED, Reason.INVALID_FRAME_COUNTER)
         if check is CounterCheck.REPEATED_TOO_OFTEN:
-            return _refused(device, Result.REJECTED, Reason.CONFIRMATION_RESUBMIT_LIMIT)
+            return _refused(device, Result.REJECTED, Reason.RESUBMIT_LIMIT)
         verdict, elected_ms = await self._ask(check, waited=waited)
         drops = device.profile.deduplication is Deduplication.DROP
         if drops and verdict is not None and not verdict.won:

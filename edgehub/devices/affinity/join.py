@@ -77,11 +77,13 @@ async def process_join(device: Device, request: JoinRequest, accept: Accept) -> 
 
 async def _join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
     shared = device.shared
+    if await shared.source.gateway_of(device.device_id) not in (None, shared.hub_id):
+        return _outcome(device, Result.REFUSED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
     claim = JoinClaim(device_id=device.device_id, hub_id=shared.hub_id, key=request.key)
     if not await device.ask(shared.coordinator.claim_join(claim)):
         if device.stored is None or not is_used(request.dev_nonce, device.stored):
             device.forget()  # another hub answered it
-        return _outcome(device, Result.DROPPED, Reason.DEV_NONCE_USED)
+        return _outcome(device, Result.REFUSED, Reason.DEV_NONCE_USED)
     outcome = None
     try:
         outcome = await _answer(device, request, accept, claim)
@@ -99,13 +101,13 @@ async def _answer(
         device.connection.request_close()
         await device.load()  # also where it is in memory: another hub may have answered it since
         if device.profile.gateway_id not in (None, shared.hub_id):
-            return _outcome(device, Result.REJECTED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
+            return _outcome(device, Result.REFUSED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
         assert device.stored is not None
         if is_used(request.dev_nonce, device.stored):
-            return _outcome(device, Result.REJECTED, Reason.DEV_NONCE_USED)
+            return _outcome(device, Result.REFUSED, Reason.DEV_NONCE_USED)
         session = await accept(device.stored)
         if session is None:
-            return _outcome(device, Result.REJECTED, Reason.JOIN_MIC_FAILED)
+            return _outcome(device, Result.REFUSED, Reason.JOIN_MIC_FAILED)
         nonces = (*device.session.dev_nonces, request.dev_nonce)[-DEV_NONCES_MAX:]
         generation = device.session.generation + 1
         joined = replace(session, generation=generation, f_cnt_up=0, dev_nonces=nonces)

@@ -15,6 +15,7 @@ class Result(StrEnum):
 
     PROCESSED = "processed"
     ACCEPTED = "accepted"  # a join request
+    REFUSED = "refused"  # a join request that this hub does not answer
     DROPPED = "dropped"  # refused by the election, or a copy from another station
     REJECTED = "rejected"  # refused by local checks, before any election
 
@@ -25,7 +26,7 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"
     SECOND_STATION = "second_station_of_same_gateway"
     INVALID_FRAME_COUNTER = "invalid_frame_counter"
-    CONFIRMATION_RESUBMIT_LIMIT = "confirmation_resubmit_limit"
+    RESUBMIT_LIMIT = "resubmit_limit"
     BELONGS_TO_ANOTHER_GATEWAY = "belongs_to_another_gateway"
     DEV_NONCE_USED = "dev_nonce_used"
     JOIN_MIC_FAILED = "join_mic_failed"

@@ -24,7 +24,10 @@ NEAR_MISS: Final = 0.8
 ONE_DEVICE: Final = "device"
 
 EVENTS: Final[dict[str, tuple[str, ...]]] = {
-    "uplink": ("gateway", "f_cnt", "confirmed", "station", "device", "mic", "upstream_fails"),
+    "uplink": (
+        *("gateway", "f_cnt", "wire_f_cnt", "confirmed", "station", "device", "mic"),
+        "upstream_fails",
+    ),
     "join_request": ("gateway", "dev_nonce", "station", "device", "mic", "mic_ok"),
     "gateway_down": ("gateway",),
     "gateway_up": ("gateway",),
@@ -36,7 +39,7 @@ EVENTS: Final[dict[str, tuple[str, ...]]] = {
     "coordinator_state_expires": ("device",),
     "idle_timeout": ("gateway", "device"),
     "cache_refresh": ("gateway", "device"),
-    "close_request": ("gateway", "device"),
+    "close_request": ("gateway", "device", "payload"),
     "class_c_downlink": ("gateway", "device"),
 }
 """Members of each type of event, in addition to `t_ms`, `type` and `note`."""
@@ -46,10 +49,13 @@ _SCENARIO: Final = (
     *("rule", "why", "format"),
 )
 _CONFIG: Final = (
-    *("delay_ms", "dedup", "keepalive_s", "activation", "device_class", "gateway_id"),
-    *("relaxed_counters", "coordinator_ms", "upstream_ms", "notice_ms", "note"),
+    *("delay_ms", "dedup", "keepalive_s", "activation", "device_class", "pinned_to"),
+    *("relaxed_counters", "coordinator_ms", "upstream_ms", "note"),
 )
-_INITIAL: Final = ("coordinator", "twin", "gateways", "devices_with_same_address", "note")
+_INITIAL: Final = (
+    *("coordinator", "twin", "gateways", "devices_with_same_address"),
+    *("preferred_gateway", "notify_latency_ms", "note"),
+)
 _GATEWAY: Final = ("ownership", "connection", "cached", "f_cnt_up", "load_ms", "session", "note")
 _TWIN: Final = ("f_cnt_up", "session", "dev_nonces", "note")
 _RECORD: Final = ("f_cnt", "gateway", "note")
@@ -68,22 +74,20 @@ class Config:
         deduplication: See `Deduplication`.
         keepalive_s: 0 = an idle connection is never closed.
         activation: See `Activation`.
-        gateway_id: The only gateway of the device, None = the elected one.
+        pinned_to: The only gateway of the device, None = the elected one.
         relaxed_counters: An ABP device may start again with counter 0 or 1.
         coordinator_ms: How long an answer of the coordinator takes.
         upstream_ms: How long it takes to send a message upstream.
-        notice_ms: How long a notice takes.
     """
 
     delay_ms: int = 400
     deduplication: Deduplication = Deduplication.DROP
     keepalive_s: int = 0
     activation: Activation = Activation.OTAA
-    gateway_id: str | None = None
+    pinned_to: str | None = None
     relaxed_counters: bool = True
     coordinator_ms: int = 0
     upstream_ms: int = 0
-    notice_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +150,7 @@ class Scenario:
         gateways: Names of the gateways.
         devices: Names of the devices.
         same_address: Whether they share one address.
+        notify_latency_ms: How long a notice takes.
         records: What the coordinator knows, by device.
         twins: What is stored, by device.
         states: What gateways know, by gateway and device.
@@ -158,6 +163,7 @@ class Scenario:
     gateways: tuple[str, ...]
     devices: tuple[str, ...]
     same_address: bool
+    notify_latency_ms: int
     records: dict[str, RecordState]
     twins: dict[str, Twin]
     states: dict[tuple[str, str], GatewayState]
@@ -221,10 +227,11 @@ class _Reader:
             gateways=self._gateways,
             devices=devices,
             same_address=bool(shared),
+            notify_latency_ms=self._whole(initial, "notify_latency_ms", "`initial`", 0),
             records=self._records(initial.get("coordinator"), devices),
             twins=self._twins(initial.get("twin"), devices),
             states=self._states(initial.get("gateways", {}), devices),
-            events=self._events(events, devices, config),
+            events=self._events(events, devices, config, initial.get("preferred_gateway")),
             ignored=tuple(self._ignored),
         )
 
@@ -246,11 +253,10 @@ class _Reader:
             activation=Activation(
                 self._word(form, "activation", place, tuple(Activation), Activation.OTAA)
             ),
-            gateway_id=self._text(form, "gateway_id", place, None),
+            pinned_to=self._text(form, "pinned_to", place, None),
             relaxed_counters=self._truth(form, "relaxed_counters", place, default=True),
             coordinator_ms=self._whole(form, "coordinator_ms", place, 0),
             upstream_ms=self._whole(form, "upstream_ms", place, 0),
-            notice_ms=self._whole(form, "notice_ms", place, 0),
         )
 
     def _records(self, form: Any, devices: tuple[str, ...]) -> dict[str, RecordState]:
@@ -266,8 +272,11 @@ class _Reader:
             f_cnt = member.get("f_cnt")
             records[device] = RecordState(
                 f_cnt=None if f_cnt is None else self._f_cnt(member, "f_cnt", place),
-                gateway=self._gateway(member, place),
+                # Also one that has left: it is told, and nobody reads it.
+                gateway=self._text(member, "gateway", place, None) or "",
             )
+            if not records[device].gateway:
+                raise ScenarioError(f"{place} needs `gateway`")
         return records
 
     def _twins(self, form: Any, devices: tuple[str, ...]) -> dict[str, Twin]:
@@ -315,8 +324,15 @@ class _Reader:
             session=self._text(form, "session", place, None),
         )
 
-    def _events(self, forms: Any, devices: tuple[str, ...], config: Config) -> tuple[Event, ...]:
-        events = [self._event(form, index, devices, config) for index, form in enumerate(forms)]
+    def _events(
+        self, forms: Any, devices: tuple[str, ...], config: Config, preferred: Any
+    ) -> tuple[Event, ...]:
+        events = []
+        for index, form in enumerate(forms):
+            given = form
+            if isinstance(form, dict) and form.get("type") == "class_c_downlink" and preferred:
+                given = {"gateway": preferred, **form}
+            events.append(self._event(given, index, devices, config))
         if config.keepalive_s == 0:
             # Nothing is ever idle for too long then.
             return tuple(event for event in events if event.type != "idle_timeout")
@@ -342,8 +358,12 @@ class _Reader:
         }
         if type_ == "uplink":
             members["f_cnt"] = self._f_cnt(form, "f_cnt", place)
+            if "wire_f_cnt" in form:
+                members["wire_f_cnt"] = self._whole(form, "wire_f_cnt", place, None)
         if type_ == "join_request":
             members["dev_nonce"] = self._whole(form, "dev_nonce", place, None)
+        if type_ == "close_request" and "payload" in form:
+            members["payload"] = form["payload"]
         if type_ == "coordinator_lock_busy":
             members["duration_ms"] = self._whole(form, "duration_ms", place, None)
         return Event(

@@ -99,6 +99,11 @@ class Gateway:
         """Return whether it holds a connection for a device."""
         return self.link(device_id).is_open
 
+    def has_cached(self, device_id: str) -> bool:
+        """Return whether a device is loaded."""
+        known = self.devices.known(device_id)
+        return known is not None and known.stored is not None
+
     async def _warm_up(self) -> None:
         network = self._network
         for device, twin in network.twins.items():

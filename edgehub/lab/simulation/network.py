@@ -99,7 +99,8 @@ class Network:
 
     def takes_notices(self, gateway: str) -> bool:
         """Return whether a notice to a gateway arrives now."""
-        return not (gateway in self.down or gateway in self.unreachable or self.is_coordinator_down)
+        is_there = gateway in self.scenario.gateways and gateway not in self.down
+        return is_there and gateway not in self.unreachable and not self.is_coordinator_down
 
     async def spend(self, milliseconds: int) -> None:
         """Wait, without giving way for 0."""
@@ -107,9 +108,11 @@ class Network:
             await self.clock.sleep(milliseconds / 1000)
 
     def _notified(self, gateway: str, _notice: Notice) -> None:
-        self.notifications.append(
-            {"t_ms": self.now_ms(), "to": gateway, "delivered": self.takes_notices(gateway)}
-        )
+        now, arrives = self.now_ms(), self.takes_notices(gateway)
+        entry = {"t_ms": now, "to": gateway, "delivered": arrives}
+        if arrives:
+            entry["delivered_at_ms"] = now + self.scenario.notify_latency_ms
+        self.notifications.append(entry)
 
 
 class SimulatedLink:
@@ -151,6 +154,11 @@ class SimulatedTwins:
         devices = self._network.scenario.devices
         return tuple(device for device in devices if self._network.address_of(device) == address)
 
+    async def gateway_of(self, device_id: str) -> str | None:
+        """Return the only gateway of a device, None = any."""
+        stored = self._network.twins.get(device_id)
+        return None if stored is None else stored.profile.gateway_id
+
     async def load(self, device_id: str) -> StoredDevice:
         """Return a device; takes the time that the scenario states."""
         state = self._network.scenario.states.get((self._gateway, device_id))
@@ -160,7 +168,7 @@ class SimulatedTwins:
         return self._network.twins[device_id]
 
     async def save(self, device_id: str, session: SessionState) -> None:
-        """Return the devices of an address."""
+        """Store the session of a device."""
         twins = self._network.twins
         twins[device_id] = replace(twins[device_id], session=session)
 
@@ -172,7 +180,7 @@ class SimulatedPath:
         self._network = network
 
     async def elect(self, ballot: ElectionRequest) -> ElectionResult:
-        """Return a device; takes the time that the scenario states."""
+        """Elect a gateway; takes the time that the scenario states."""
         await self._reach(ballot.device_id)
         return await self._network.coordinator.elect(ballot)
 
@@ -195,7 +203,7 @@ class SimulatedPath:
         """Return notices once they can arrive."""
         network = self._network
         batch = await network.coordinator.notices(hub_id, after, wait=wait)
-        await network.spend(network.scenario.config.notice_ms)
+        await network.spend(network.scenario.notify_latency_ms)
         while not network.takes_notices(hub_id):
             await network.changed.wait()
         return batch

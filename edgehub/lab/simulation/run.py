@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from dataclasses import replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import ManualClock
@@ -20,6 +21,7 @@ from edgehub.lab.simulation.form import read_scenario
 from edgehub.lab.simulation.gateway import Gateway
 from edgehub.lab.simulation.network import Network, in_process
 from edgehub.lab.simulation.virtual_time import run_on
+from edgehub.lora.counters import full_counter
 
 if TYPE_CHECKING:
     from edgehub.devices.affinity.outcome import FrameOutcome, Handling
@@ -41,8 +43,9 @@ def simulate(
         make_coordinator: Makes the coordinator of the gateways.
 
     Returns:
-        Its outcome: `id`, `delay_ms`, `uplinks`, `joins`, `downlinks`, `connection_log`,
-        `notifications`, `final`, and in `ignored` the members that the form does not know.
+        Its outcome: `id`, `delay_ms`, `uplinks`, `joins`, `downlinks`, `close_replies`,
+        `connection_log`, `notifications`, `final`, and in `ignored` the members that the form does
+        not know.
 
     Raises:
         ScenarioError: The form cannot be read.
@@ -102,7 +105,7 @@ class _Run:
             profile = DeviceProfile(
                 device_id=device,
                 deduplication=config.deduplication,
-                gateway_id=config.gateway_id,
+                gateway_id=config.pinned_to,
                 activation=config.activation,
                 relaxed_counters=config.relaxed_counters,
             )
@@ -124,7 +127,7 @@ class _Run:
             and gateway.flags.position != self._network.coordinator.position(name)
             for name, gateway in self._gateways.items()
         ):
-            await self._clock.sleep(self._scenario.config.notice_ms / 1000)
+            await self._clock.sleep(self._scenario.notify_latency_ms / 1000)
 
     def _fire(self, event: Event) -> None:
         gateway = self._gateways.get(event.gateway)
@@ -179,13 +182,13 @@ class _Run:
         devices, device = gateway.devices, event.device
         match event.type:
             case "uplink":
-                return self._of(await self._uplink(event, gateway))
+                return await self._uplink(event, gateway)
             case "join_request":
-                return self._of(await self._join(event, gateway))
+                return self._described(await self._join(event, gateway))
             case "cache_refresh":
                 await devices.refresh(device)
             case "close_request":
-                await devices.close(device)
+                return {"status": await self._close(event, gateway)}
             case "idle_timeout":
                 if known := devices.known(device):
                     known.connection.request_close()
@@ -197,18 +200,43 @@ class _Run:
                 return {"result": "processed"}
         return {}
 
-    async def _uplink(self, event: Event, gateway: Gateway) -> FrameOutcome:
+    async def _close(self, event: Event, gateway: Gateway) -> int:
+        """Return the status with which a release request is answered."""
+        device = event.device
+        if "payload" in event.members:
+            payload = event.members["payload"]
+            named = payload.get("dev_eui") if isinstance(payload, dict) else None
+            if not isinstance(named, str) or not named:
+                return HTTPStatus.BAD_REQUEST
+            device = named
+        if device not in self._network.twins:
+            return HTTPStatus.NOT_FOUND
+        await gateway.devices.close(device)
+        return HTTPStatus.OK
+
+    async def _uplink(self, event: Event, gateway: Gateway) -> dict[str, Any]:
         members, session = event.members, self._sessions.get(event.device, "")
+        answered_ms: list[int] = []
 
         def counter(stored: StoredDevice) -> int | None:
-            fits = (stored.profile.device_id, stored.session.session) == (event.device, session)
-            return int(members["f_cnt"]) if fits else None
+            if (stored.profile.device_id, stored.session.session) != (event.device, session):
+                return None
+            f_cnt, wire = int(members["f_cnt"]), members.get("wire_f_cnt")
+            # The air carries half of a counter; the MIC is right with the whole one alone.
+            completed = (
+                (None, f_cnt)
+                if wire is None
+                else (wire, full_counter(wire, stored.session.f_cnt_up))
+            )
+            return f_cnt if f_cnt in completed else None
 
         async def handle(handling: Handling) -> None:
             if handling.upstream:
                 await self._network.spend(members["upstream_ms"])
                 if members["upstream_fails"]:
                     raise DeviceConnectionError(event.device, "the upstream refused it")
+            if handling.answer and members["confirmed"]:
+                answered_ms.append(self._network.now_ms())
 
         uplink = Uplink(
             address=self._network.address_of(event.device),
@@ -217,7 +245,11 @@ class _Run:
             key=f"{session}/{members['f_cnt']}/{members['mic']}",
             counter=counter,
         )
-        return await gateway.devices.data(uplink, handle)
+        outcome = await gateway.devices.data(uplink, handle)
+        answer = self._described(outcome) | {"downlink": bool(answered_ms)}
+        if answered_ms:
+            answer |= {"answered_at_ms": answered_ms[0], "ack_only": not outcome.upstream}
+        return answer
 
     async def _join(self, event: Event, gateway: Gateway) -> FrameOutcome:
         members = event.members
@@ -237,14 +269,13 @@ class _Run:
         )
         return await gateway.devices.join(request, accept)
 
-    def _of(self, outcome: FrameOutcome) -> dict[str, Any]:
+    def _described(self, outcome: FrameOutcome) -> dict[str, Any]:
         at_ms = outcome.elected_ms
         answer: dict[str, Any] = {
             "result": str(outcome.result),
             "elected_at_ms": None if at_ms is None else at_ms - self._network.started_ms,
             "upstream": outcome.upstream,
-            "duplicate": outcome.duplicate,
-            "answer": outcome.answer,
+            "marked_duplicate": outcome.duplicate,
             "twin_written": outcome.saved,
         }
         if outcome.reason is not None:
@@ -261,6 +292,7 @@ class _Run:
             "uplinks": self._answers_of("uplink"),
             "joins": self._answers_of("join_request"),
             "downlinks": self._answers_of("class_c_downlink"),
+            "close_replies": [each.get("status") for each in self._answers_of("close_request")],
             "connection_log": self._network.connection_log,
             "notifications": self._network.notifications,
             "final": {"coordinator": self._records(), "gateways": self._final_gateways()},
@@ -299,6 +331,7 @@ class _Run:
                 device: {
                     "ownership": str(gateway.flags.of(device)),
                     "connection": "open" if gateway.is_open(device) else "closed",
+                    "cached": gateway.has_cached(device),
                 }
                 for device in self._scenario.devices
             }

@@ -53,7 +53,8 @@ def test_a_scenario_gives_one_line_of_json(run):
     assert outcome["id"] == "roams"
     assert [frame["elected_at_ms"] for frame in outcome["uplinks"]] == [400, 120]
     assert outcome["connection_log"] == []
-    assert outcome["final"]["gateways"]["g2"] == {"ownership": "loser", "connection": "closed"}
+    final = {"ownership": "loser", "connection": "closed", "cached": True}
+    assert outcome["final"]["gateways"]["g2"] == final
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,9 @@ def test_another_delay_can_be_tried(run):
     none, some = (json.loads(line) for line in out.splitlines())
     assert code == 0
     assert (none["delay_ms"], some["delay_ms"]) == (0, 150)
-    assert none["notifications"] == [{"t_ms": 0, "to": "g1", "delivered": True}]
+    assert none["notifications"] == [
+        {"t_ms": 0, "to": "g1", "delivered": True, "delivered_at_ms": 0}
+    ]
     assert some["notifications"] == []
 
 

@@ -60,7 +60,7 @@ def changed(path: str, value: object) -> dict:
         ("config.keepalive_s", 30, "0 (never) or at least 60 seconds"),
         ("config.relaxed_counters", 1, "must be true or false"),
         ("initial.coordinator", 3, "`initial.coordinator` must be an object"),
-        ("initial.coordinator.gateway", "g9", "'g9', which is none of `gateways`"),
+        ("initial.coordinator.gateway", "", "`initial.coordinator` needs `gateway`"),
         ("initial.twin.f_cnt_up", 2**32, "at most 4294967295 (32 bits)"),
         ("initial.twin.dev_nonces", ["a"], "list of whole numbers"),
         ("initial.gateways", [], "must be an object with a member per gateway"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from edgehub.lab.simulation.run import simulate
 from tests.support.affinity import (
     connections,
     event,
@@ -15,6 +16,12 @@ from tests.support.affinity import (
 )
 
 PROCESSED, DROPPED, REJECTED, FAILED = "processed", "dropped", "rejected", "failed"
+REFUSED = "refused"
+
+
+def told(t_ms, gateway):
+    """Write a notice that arrived at once."""
+    return {"t_ms": t_ms, "to": gateway, "delivered": True, "delivered_at_ms": t_ms}
 
 
 def reasons(outcome: dict) -> list:
@@ -127,7 +134,9 @@ def test_a_late_notice_of_an_older_election_changes_nothing():
 
 def test_a_slow_notice_closes_late_and_delays_nothing():
     """The new owner is elected at once, whatever time the notice takes."""
-    outcome = run(uplink(0, "g2", 6), g1=owner(5), g2=loser(), record=(5, "g1"), notice_ms=60_000)
+    outcome = run(
+        uplink(0, "g2", 6), g1=owner(5), g2=loser(), record=(5, "g1"), notify_latency_ms=60_000
+    )
     assert results(outcome) == [(PROCESSED, 400)]
     assert connections(outcome) == [(400, "g2", "open"), (60_400, "g1", "close")]
 
@@ -382,8 +391,8 @@ def test_a_confirmed_frame_is_answered_again_three_times():
     outcome = run(*repeats, g1=owner(5), record=(5, "g1"))
     assert [frame["result"] for frame in outcome["uplinks"]] == [PROCESSED] * 4 + [REJECTED]
     assert [frame["upstream"] for frame in outcome["uplinks"]] == [True] + [False] * 4
-    assert [frame["answer"] for frame in outcome["uplinks"]] == [True] * 4 + [False]
-    assert reasons(outcome)[4] == "confirmation_resubmit_limit"
+    assert [frame["downlink"] for frame in outcome["uplinks"]] == [True] * 4 + [False]
+    assert reasons(outcome)[4] == "resubmit_limit"
 
 
 def test_a_confirmed_frame_that_failed_upstream_is_sent_when_it_is_repeated():
@@ -430,7 +439,7 @@ def test_an_abp_restart_that_only_a_loser_hears_notifies_the_owner():
     """Clearing the counter keeps the owner, so it can be told."""
     outcome = run(uplink(0, "g2", 0), g1=owner(50), g2=loser(), record=(50, "g1"), activation="abp")
     assert results(outcome) == [(PROCESSED, 400)]
-    assert outcome["notifications"] == [{"t_ms": 400, "to": "g1", "delivered": True}]
+    assert outcome["notifications"] == [told(400, "g1")]
     assert state(outcome, "g1") == ("loser", "closed")
 
 
@@ -458,18 +467,24 @@ def test_other_devices_may_not_start_again(strict):
 def test_with_mark_every_hub_sends_and_the_later_copies_say_so():
     """One answers; the former owner is told, waits, and sends its copy all the same."""
     outcome = run(
-        uplink(0, "g1", 1),
-        uplink(30, "g2", 1),
-        uplink(40, "g2", 1, station="s2"),
-        uplink(5000, "g2", 2),
-        uplink(5030, "g1", 2),
+        uplink(0, "g1", 1, confirmed=True),
+        uplink(30, "g2", 1, confirmed=True),
+        uplink(40, "g2", 1, confirmed=True, station="s2"),
+        uplink(5000, "g2", 2, confirmed=True),
+        uplink(5030, "g1", 2, confirmed=True),
         dedup="mark",
     )
     assert [frame["result"] for frame in outcome["uplinks"]] == [PROCESSED] * 5
-    assert [frame["duplicate"] for frame in outcome["uplinks"]] == [False, True, True, False, True]
-    assert [frame["answer"] for frame in outcome["uplinks"]] == [True, False, False, True, False]
+    assert [frame["marked_duplicate"] for frame in outcome["uplinks"]] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert [frame["downlink"] for frame in outcome["uplinks"]] == [True, False, False, True, False]
     assert [frame["elected_at_ms"] for frame in outcome["uplinks"]] == [0, 30, None, 5000, 5430]
-    assert outcome["notifications"] == [{"t_ms": 5000, "to": "g1", "delivered": True}]
+    assert outcome["notifications"] == [told(5000, "g1")]
     assert state(outcome, "g1") == state(outcome, "g2") == ("owner", "open")
 
 
@@ -488,15 +503,17 @@ def test_with_none_no_owner_is_asked_unless_an_answer_is_wanted():
         (PROCESSED, 5000),
         (PROCESSED, 5030),
     ]
-    assert [frame["duplicate"] for frame in outcome["uplinks"]] == [False] * 4
-    assert [frame["answer"] for frame in outcome["uplinks"]] == [True, True, True, False]
+    assert [frame["marked_duplicate"] for frame in outcome["uplinks"]] == [False] * 4
+    assert [frame["downlink"] for frame in outcome["uplinks"]] == [False, False, True, False]
 
 
 def test_a_pinned_device_is_handled_by_its_gateway_alone():
-    """Nobody is asked; the others refuse, and close what they opened to learn it."""
+    """Nobody is asked; the others refuse, and do not load it to learn that."""
     outcome = run(
-        uplink(0, "g2", 1), uplink(10, "g1", 1), g1={}, g2={"cached": False}, gateway_id="g1"
+        uplink(0, "g2", 1), uplink(10, "g1", 1), g1={}, g2={"cached": False}, pinned_to="g1"
     )
+    assert connections(outcome) == [(10, "g1", "open")]
+    assert not outcome["final"]["gateways"]["g2"]["cached"]
     assert results(outcome) == [(REJECTED, None), (PROCESSED, None)]
     assert reasons(outcome)[0] == "belongs_to_another_gateway"
     assert outcome["final"]["coordinator"] is None
@@ -515,7 +532,7 @@ def test_one_hub_answers_a_join_and_the_others_load_before_the_next_frame():
     )
     assert [(each["result"], each.get("reason")) for each in outcome["joins"]] == [
         ("accepted", None),
-        (DROPPED, "dev_nonce_used"),
+        (REFUSED, "dev_nonce_used"),
     ]
     assert results(outcome) == [(DROPPED, 5100), (PROCESSED, 5020)]
     assert connections(outcome) == [
@@ -539,7 +556,7 @@ def test_a_join_keeps_the_owner_and_clears_the_counter():
     """The old owner stays on record and is told when another hub is elected."""
     outcome = run(join(0, "g2"), uplink(5000, "g2", 0), g1=owner(40), g2=loser(), record=(40, "g1"))
     assert results(outcome) == [(PROCESSED, 5400)]
-    assert outcome["notifications"] == [{"t_ms": 5400, "to": "g1", "delivered": True}]
+    assert outcome["notifications"] == [told(5400, "g1")]
     assert state(outcome, "g1") == ("loser", "closed")
 
 
@@ -553,14 +570,14 @@ def test_a_forged_join_clears_nothing():
         g2=loser(),
         record=(40, "g1"),
     )
-    assert [each["result"] for each in outcome["joins"]] == [REJECTED, "accepted"]
+    assert [each["result"] for each in outcome["joins"]] == [REFUSED, "accepted"]
     assert results(outcome) == [(DROPPED, 500)]
 
 
 def test_a_nonce_that_was_used_is_refused_after_the_coordinator_forgot_it():
     """The device's own list of nonces outlives the coordinator's five minutes."""
     outcome = run(join(0, "g1"), join(400_000, "g1"), uplink(400_100, "g1", 0), g1={})
-    assert [each["result"] for each in outcome["joins"]] == ["accepted", REJECTED]
+    assert [each["result"] for each in outcome["joins"]] == ["accepted", REFUSED]
     assert results(outcome) == [(PROCESSED, 400_100)]
 
 
@@ -637,9 +654,9 @@ def test_a_repeated_join_request_costs_its_hub_no_load():
 
 
 def test_a_join_of_a_pinned_device_is_answered_by_its_gateway():
-    """Another hub gives its claim back, so the right one can still answer."""
-    outcome = run(join(0, "g2"), join(10, "g1"), g1={}, g2={}, gateway_id="g1")
-    assert [each["result"] for each in outcome["joins"]] == [REJECTED, "accepted"]
+    """Another hub claims nothing, so the right one can answer at the same time."""
+    outcome = run(join(0, "g2"), join(0, "g1"), g1={}, g2={}, pinned_to="g1")
+    assert [each["result"] for each in outcome["joins"]] == [REFUSED, "accepted"]
     assert outcome["joins"][0]["reason"] == "belongs_to_another_gateway"
 
 
@@ -653,7 +670,7 @@ def test_a_claim_that_cannot_be_given_back_ends_by_itself():
         g2={"cached": False, "load_ms": 100},
         g1={},
     )
-    assert [each["result"] for each in outcome["joins"]] == [REJECTED, "accepted"]
+    assert [each["result"] for each in outcome["joins"]] == [REFUSED, "accepted"]
 
 
 def test_a_join_waits_for_a_busy_coordinator_no_longer_than_ten_seconds():
@@ -674,7 +691,8 @@ def test_devices_with_addresses_of_their_own_have_states_of_their_own():
         "a": {"f_cnt": 1, "gateway": "g1"},
         "b": {"f_cnt": 1, "gateway": "g2"},
     }
-    assert outcome["final"]["gateways"]["g2"]["b"] == {"ownership": "owner", "connection": "open"}
+    final = {"ownership": "owner", "connection": "open", "cached": True}
+    assert outcome["final"]["gateways"]["g2"]["b"] == final
 
 
 def test_joins_at_two_hubs_do_not_let_a_frame_in_between_mute_the_device():
@@ -692,3 +710,43 @@ def test_joins_at_two_hubs_do_not_let_a_frame_in_between_mute_the_device():
         delay_ms=150,
     )
     assert results(outcome) == [(DROPPED, 450), (PROCESSED, 320), (PROCESSED, 60_150)]
+
+
+def test_a_notice_to_a_gateway_that_has_left_reaches_nobody():
+    """The record of the coordinator may name one; the device is taken over all the same."""
+    outcome = run(uplink(0, "g1", 6), record=(5, "g9"), g1={})
+    assert results(outcome) == [(PROCESSED, 0)]
+    assert outcome["notifications"] == [{"t_ms": 0, "to": "g9", "delivered": False}]
+
+
+def test_a_release_request_is_answered_by_what_it_names():
+    """Nothing readable, a device that does not exist, and one that does and is not loaded."""
+    payloads = ["{", None, [], {}, {"dev_eui": 7}, {"dev_eui": ""}, {"dev_eui": "x"}]
+    payloads.append({"dev_eui": "device"})
+    requests = [event(n, "close_request", "g1", payload=each) for n, each in enumerate(payloads)]
+    outcome = run(*requests, event(99, "close_request", "g1"), g1={"cached": False})
+    assert outcome["close_replies"] == [400] * 6 + [404, 200, 200]
+    final = {"ownership": "loser", "connection": "closed", "cached": False}
+    assert (outcome["final"]["gateways"]["g1"], outcome["connection_log"]) == (final, [])
+
+
+@pytest.mark.parametrize(
+    ("f_cnt", "wire", "result"),
+    [(65_536, 0, PROCESSED), (65_540, 4, PROCESSED), (131_077, 5, REJECTED), (65_537, 2, REJECTED)],
+)
+def test_the_air_carries_half_of_a_counter(f_cnt, wire, result):
+    """The gateway completes it by what it heard last; a wrong guess does not fit the MIC."""
+    outcome = run(uplink(0, "g1", f_cnt, wire_f_cnt=wire), g1=owner(65_530), record=(65_530, "g1"))
+    assert [frame["result"] for frame in outcome["uplinks"]] == [result]
+
+
+def test_a_class_c_downlink_goes_to_the_preferred_gateway():
+    """Where the event names none; it is sent only if that gateway owns the device."""
+    scenario = {
+        "gateways": ["g1", "g2"],
+        "initial": {"gateways": {"g1": owner(1), "g2": loser()}, "preferred_gateway": "g1"},
+        "events": [event(0, "class_c_downlink"), event(1, "class_c_downlink", "g2")],
+    }
+    outcome = simulate(scenario)
+    assert [each["result"] for each in outcome["downlinks"]] == [PROCESSED, DROPPED]
+    assert outcome["ignored"] == []

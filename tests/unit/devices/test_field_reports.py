@@ -118,7 +118,7 @@ def test_a_join_whose_answer_got_lost_is_refused_for_a_clear_reason():
         await world.clock.sleep(6)
         for hub in (one, other):
             again = await hub.devices.join(a_request(5, "s1"), accept)
-            assert (again.result, again.reason) == ("dropped", "dev_nonce_used")
+            assert (again.result, again.reason) == ("refused", "dev_nonce_used")
         assert (await other.devices.join(a_request(6, "s1"), accept)).result == "accepted"
         assert accept.count == 2
         assert (await one.uplink(0, session="s2")).result == "processed"
