@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.hub.heads import HeadPart
 from edgehub.lora.regions import REGIONS, FixedRegion
-from edgehub.operations import results
 from edgehub.operations.operation import Operation
+from edgehub.operations.results import lora as results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

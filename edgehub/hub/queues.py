@@ -10,11 +10,12 @@ from edgehub.errors import ManifestError
 from edgehub.hub import status
 from edgehub.hub.part import Part
 from edgehub.hub.store import store_caps
-from edgehub.operations import results
 from edgehub.operations.forecast.forecast import QueueForecast
 from edgehub.operations.manifest_change import Present, difference_document
 from edgehub.operations.operation import Operation, Resource
 from edgehub.operations.queues import QueueOperations
+from edgehub.operations.results import queues as queues_results
+from edgehub.operations.results import routes as routes_results
 from edgehub.operations.room import Room
 from edgehub.operations.routes import MANIFEST
 from edgehub.routes.manifest import parse_manifest
@@ -104,20 +105,20 @@ class QueuesPart(Part):
                 name="status",
                 about="Describe the whole hub.",
                 handler=self._status,
-                result=results.StatusDocument,
+                result=queues_results.StatusDocument,
             ),
             Operation(
                 name="queue list",
                 about="List all queues.",
                 handler=self._list,
-                result=results.QueuesDocument,
+                result=queues_results.QueuesDocument,
                 resource=Resource(method="GET", path="/api/v1/queues"),
             ),
             Operation(
                 name="manifest diff",
                 about="Say what another manifest would make of routes, queues and disk.",
                 handler=self._manifest_difference,
-                result=results.ManifestDifferenceDocument,
+                result=routes_results.ManifestDifferenceDocument,
                 arguments=MANIFEST,
             ),
             *self._asked.table(),

@@ -16,8 +16,8 @@ import structlog
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.hub.endpoints import EndpointsChange
 from edgehub.hub.part import Part
-from edgehub.operations import results
 from edgehub.operations.operation import Operation
+from edgehub.operations.results import configuration as results
 from edgehub.settings.change import plan_change
 from edgehub.settings.configuration import fault_documents, read_configuration
 from edgehub.settings.effective import effective_document

@@ -19,10 +19,10 @@ from edgehub.endpoints.packet_limits import PacketLimits
 from edgehub.errors import ManifestError, StartupError
 from edgehub.hub.part import Part
 from edgehub.message import EndpointId
-from edgehub.operations import results
 from edgehub.operations.arguments import document
 from edgehub.operations.manifest_change import manifest_document
 from edgehub.operations.operation import Operation
+from edgehub.operations.results import routes as results
 from edgehub.operations.routes import RouteOperations
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import lost_warnings

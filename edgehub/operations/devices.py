@@ -14,10 +14,10 @@ from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.devices.source import Deduplication, StoredDevice
 from edgehub.hub_id import is_hub_id
-from edgehub.operations import results
 from edgehub.operations.arguments import text, whole
 from edgehub.operations.documents import utc_text
 from edgehub.operations.operation import ArgumentError, Operation
+from edgehub.operations.results import devices as results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

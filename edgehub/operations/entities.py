@@ -24,9 +24,9 @@ from edgehub.entities.faults import (
 )
 from edgehub.entities.topics import read_topic_id
 from edgehub.heads.mqtt.local.ticket import Ticket
-from edgehub.operations import results
 from edgehub.operations.arguments import document, text
 from edgehub.operations.operation import Operation, Resource
+from edgehub.operations.results import entities as results
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.errors import EdgeHubError, StoreError
-from edgehub.operations import results
 from edgehub.operations.arguments import flag, text, texts
 from edgehub.operations.operation import Operation
+from edgehub.operations.results import journal as results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -23,7 +23,6 @@ from edgehub.lora.device import (
 )
 from edgehub.lora.device_import import COLUMNS, parse_devices
 from edgehub.lora.identifiers import eui_text, parse_eui
-from edgehub.operations import results
 from edgehub.operations.arguments import flag, text, whole
 from edgehub.operations.operation import (
     ArgumentError,
@@ -31,6 +30,7 @@ from edgehub.operations.operation import (
     NotFoundError,
     Operation,
 )
+from edgehub.operations.results import lora as results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from edgehub.journal.lines import EVENTS, shown_priority
-from edgehub.journal.search import LINES_MAX, LineQuery
+from edgehub.journal.search import LINES_MAX, FoundLines, LineQuery
 from edgehub.message import (
     BEST_PRIORITY,
     DEFAULT_PRIORITY,
@@ -23,10 +23,10 @@ from edgehub.message import (
     Priority,
     queue_id,
 )
-from edgehub.operations import results
 from edgehub.operations.arguments import flag, text, whole, wholes
 from edgehub.operations.documents import letter_document, row_document, state_of, utc_text
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
+from edgehub.operations.results import messages as results
 from edgehub.operations.why import Why
 from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.requeue import LETTERS_MAX
@@ -162,7 +162,7 @@ class QueueOperations:
                 name="journal show",
                 about="Show the newest lines of the journal.",
                 handler=self._journal_show,
-                result=results.FoundLines,
+                result=FoundLines,
                 arguments=(
                     text("event", "Only this event.", choices=EVENTS),
                     text("queue", "Only of this queue."),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.operations import results
 from edgehub.operations.arguments import document, flag, seconds, tenant, text, whole, wholes
 from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation, Resource
+from edgehub.operations.results import routes as results
 from edgehub.routes.tenant import DEFAULT_TENANT, Tenant
 from edgehub.sync.faults import RouteNotFoundError, StorageUnavailableError
+from edgehub.sync.views import DriftReport, ManifestApplied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -139,7 +140,7 @@ class RouteOperations:
                 name="route drift",
                 about="Compare this hub's table with the storage now.",
                 handler=self._drift,
-                result=results.DriftReport,
+                result=DriftReport,
                 arguments=(flag("repair", "Repair what differs.", default=True),),
                 changes=True,
                 resource=Resource(method="POST", path="/api/v1/table/drift"),
@@ -155,7 +156,7 @@ class RouteOperations:
                 name="manifest apply",
                 about="Put the routes of a manifest into the shared table.",
                 handler=self._apply,
-                result=results.ManifestApplied,
+                result=ManifestApplied,
                 arguments=(
                     *MANIFEST,
                     whole("expected_revision", "Only at this revision of the table."),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.operations import results
 from edgehub.operations.arguments import text, whole
 from edgehub.operations.operation import Operation
+from edgehub.operations.results import sessions as results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

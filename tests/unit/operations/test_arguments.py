@@ -10,7 +10,7 @@ from edgehub.message import DEFAULT_PRIORITY, queue_id
 from edgehub.operations.arguments import flag, seconds, tenant, text, whole, wholes
 from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.queues import parse_queue_id
-from edgehub.operations.results import Nothing
+from edgehub.operations.results.journal import Nothing
 from edgehub.routes.tenant import Tenant
 
 if TYPE_CHECKING:
