@@ -219,13 +219,17 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
         began_s = self._clock.monotonic()
         stream: list[bytes] = []
         while self._at < len(self._unread):
-            piece = self._unread[self._at : self._at + _PIECE_BYTES]
-            self._at += _PIECE_BYTES
+            end = self._at + _PIECE_BYTES
+            if self._protocol.state is State.CONNECTING:
+                # Frames that follow the request at once must not be answered before it.
+                end = self._unread.find(b"\n", self._at, end) + 1 or end
+            piece = self._unread[self._at : end]
+            self._at = end
             self._parse(piece, stream)
             if self._is_paused or self._clock.monotonic() - began_s >= SLICE_S:
                 break
-        if stream:
-            self._above.data_received(b"".join(stream))
+        if data := b"".join(stream):
+            self._above.data_received(data)
         self._flush()
         if self._is_lost or not self._is_paused:
             self._read_on()
