@@ -60,5 +60,6 @@ globals().update(own_scenarios())
 @pytest.mark.parametrize("case", SCENARIOS, ids=[case["id"] for case in SCENARIOS])
 def test_scenario_ends_as_expected(case, make_coordinator):
     """Results, elections, connections, notices and flags are those of the scenario."""
+    case = affinity.as_conventions_say(case)
     outcome = simulate(case, make_coordinator=make_coordinator)
     assert affinity.outcome_differences(case["expected"], outcome) == [], case["title"]
