@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.clock import ManualClock
+from edgehub.device_bound.table import DeviceMessageTable
 from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.store.migrations import SCRIPTS
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.integration
 
 QOS_2 = 2
 """The first schema with QoS 2."""
+
+DEVICE_MESSAGES = 3
+"""The first schema with messages to devices."""
 
 
 def test_every_schema_has_a_file() -> None:
@@ -64,6 +68,9 @@ async def test_a_file_of_an_older_hub_is_taken_over(tmp_path: Path, version: int
                 for each in local.queued.get("client", [])
             ]
             assert waiting == ([] if version < QOS_2 else [(b"waits", 2, 9, False, b"")])
+            down = await DeviceMessageTable(hub.store).load()
+            shown = [(each.target, each.order, each.message_id, each.deliveries) for each in down]
+            assert shown == ([] if version < DEVICE_MESSAGES else [("d/m", (2, 7), "m-1", 3)])
             for queue in hub.store.queues.all():
                 assert (queue.statistics().depth, queue.statistics().bytes) == await hub.count(
                     queue

@@ -17,6 +17,7 @@ from edgehub.message import (
     module_input,
 )
 from edgehub.store import Caps, Overflow, QueueState, Store, StoreOptions
+from edgehub.store.migrations import SCRIPTS
 from tests.support.stores import (
     LAB,
     P0,
@@ -311,7 +312,7 @@ async def test_file_is_set_up_for_durability_and_shrinking(tmp_path: Path) -> No
             assert await hub.scalar("PRAGMA synchronous") == 2
             assert await hub.scalar("PRAGMA auto_vacuum") == 2
             assert await hub.scalar("PRAGMA wal_autocheckpoint") == 0
-            assert await hub.scalar("PRAGMA user_version") == 2
+            assert await hub.scalar("PRAGMA user_version") == len(SCRIPTS)
 
 
 async def test_log_is_moved_into_the_file_in_time(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import asyncio
 import tempfile
 from pathlib import Path
 
+from edgehub.device_bound.message import DeviceMessage, Origin
+from edgehub.device_bound.table import DeviceMessageTable
 from edgehub.heads.mqtt.local.tables import LocalEntry, LocalTable
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.local_message import LocalMessage
-from edgehub.message import FailureKind, Recency, Refusal
+from edgehub.message import FailureKind, Priority, Recency, Refusal
 from edgehub.store.migrations import SCRIPTS
 from tests.support.released_schemas import dump, path_of
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, running
@@ -40,6 +42,21 @@ async def fill(path: Path) -> None:
         entry = LocalEntry(message, 2, packet_id=9, is_sent=True, waits=True)
         local.enqueue("client", entry, _nobody)
         await local.flush()
+        await DeviceMessageTable(hub.store).add(
+            DeviceMessage(
+                target="d/m",
+                message_id="m-1",
+                properties={"a": None},
+                system={"cid": "c"},
+                body=b"down",
+                priority=Priority(2),
+                origin=Origin.API,
+                enqueued_ms=1,
+                expires_ms=2,
+                number=7,
+                deliveries=3,
+            )
+        )
 
 
 def _nobody(_token: int, _refusal: Refusal | None) -> None:
