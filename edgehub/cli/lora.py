@@ -162,6 +162,53 @@ def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -
         print_line(f"forgotten: {counted(answer['forgotten'], 'nonce')} of {answer['dev_eui']}")
 
 
+@device.command("ask")
+@_DEV_EUI
+@click.argument("request")
+@click.argument("values", metavar="[NAME=NUMBER]...", nargs=-1)
+@json_option
+@click.pass_obj
+def ask_device(
+    obj: dict[str, Any], dev_eui: str, request: str, values: tuple[str, ...], as_json: bool
+) -> None:
+    """Ask a device by the MAC command REQUEST, such as DevStatusReq.
+
+    It is sent with each answer to the device until the device has answered, and forgotten when the
+    hub stops. `edgehub lora device answers` shows what came back.
+    """
+    members = {}
+    for text in values:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdecimal():
+            msg = f"`{text}`: want NAME=NUMBER, such as delay=5"
+            raise click.UsageError(msg)
+        members[name] = int(number)
+    answer = ask_hub(obj, "lora device ask", dev_eui=dev_eui, request=request, values=members)
+    _print_answers(answer, as_json=as_json)
+
+
+@device.command()
+@_DEV_EUI
+@json_option
+@click.pass_obj
+def answers(obj: dict[str, Any], dev_eui: str, as_json: bool) -> None:
+    """Show what a device was asked by MAC commands and what it has answered."""
+    _print_answers(ask_hub(obj, "lora device answers", dev_eui=dev_eui), as_json=as_json)
+
+
+def _print_answers(answer: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    for name in answer["waiting"]:
+        print_line(f"{name}: waits")
+    for name, values in answer["answers"].items():
+        members = ", ".join(f"{member} {value}" for member, value in values.items())
+        print_line(f"{name}: {members or 'done'}")
+    if not answer["waiting"] and not answer["answers"]:
+        print_line("nothing was asked in this session")
+
+
 @device.command("import")
 @click.argument("source", metavar="FILE", type=click.File(encoding="utf-8"))
 @click.option("--replace", is_flag=True, help="Change devices that are registered; else they stay.")

@@ -7,14 +7,33 @@ Owns the order. Pure. Invariants: messages leave by priority, and by arrival wit
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgehub.clock import TimerHandle
     from edgehub.device_bound.message import DeviceMessage
+    from edgehub.message import Message, SendResult
 
 IN_FLIGHT_MAX: Final = 16
 """A better message that comes later waits for no more than these."""
+
+
+class Send(Protocol):
+    """Sends to a connected client; see `MqttListener.send_message`."""
+
+    def __call__(
+        self,
+        target: str,
+        bag: str,
+        message: Message,
+        settle: Callable[[SendResult], None],
+        *,
+        dup: bool,
+        written: Callable[[], None],
+    ) -> None:
+        """Send a message; `settle` is called once, `written` when it leaves this process."""
 
 
 class Mailbox:
@@ -26,9 +45,10 @@ class Mailbox:
         in_flight: Those that were handed to the client's connection.
         listens: Whether the client is connected and subscribed.
         retry: Runs while nothing is sent after a failure, None = it may be.
+        send: Sends to it in another way than by the listener, None = it does not.
     """
 
-    __slots__ = ("in_flight", "listens", "messages", "retry", "target")
+    __slots__ = ("in_flight", "listens", "messages", "retry", "send", "target")
 
     def __init__(self, target: str, *, listens: bool) -> None:
         self.target = target
@@ -36,6 +56,7 @@ class Mailbox:
         self.in_flight: set[DeviceMessage] = set()
         self.listens = listens
         self.retry: TimerHandle | None = None
+        self.send: Send | None = None
 
     @property
     def is_unused(self) -> bool:
@@ -55,4 +76,8 @@ class Mailbox:
         """Return the message that is to be sent now, None = none is."""
         if not self.listens or self.retry is not None or len(self.in_flight) >= IN_FLIGHT_MAX:
             return None
+        return self.first()
+
+    def first(self) -> DeviceMessage | None:
+        """Return the first message that is not in flight, None = there is none."""
         return next((each for each in self.messages if each not in self.in_flight), None)

@@ -14,7 +14,7 @@ import heapq
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock
+    from edgehub.device_bound.mailbox import Send
     from edgehub.device_bound.message import Origin
     from edgehub.device_bound.table import DeviceMessageTable
     from edgehub.devices.request_queues import RequestQueues
@@ -55,22 +56,6 @@ _ENDED_MAX: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-class Send(Protocol):
-    """Sends to a connected client; see `MqttListener.send_message`."""
-
-    def __call__(
-        self,
-        target: str,
-        bag: str,
-        message: Message,
-        settle: Callable[[SendResult], None],
-        *,
-        dup: bool,
-        written: Callable[[], None],
-    ) -> None:
-        """Send a message; `settle` is called once, `written` when it leaves this process."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxOptions:
     """Bounds and defaults.
@@ -86,6 +71,23 @@ class MailboxOptions:
     bytes_max: int
     ttl_s: int
     deliveries_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenMessage:
+    """A message that was taken for a client that listens for a moment.
+
+    Attributes:
+        message: As the client gets it.
+        settle: Called once, with what became of it.
+        written: Called when it leaves this process.
+        has_more: Another one waits for the client.
+    """
+
+    message: Message
+    settle: Callable[[SendResult], None]
+    written: Callable[[], None]
+    has_more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +238,34 @@ class Mailboxes:
             asyncio.get_running_loop().call_soon(self._pump, box)
         self._forget_unused(box)
 
+    def carry(self, target: str, send: Send | None) -> None:
+        """Record that a client always listens elsewhere than at the listener; None = no more."""
+        self._box(target).send = send
+        self.listening(target, send is not None)
+
+    def has_next(self, target: str) -> bool:
+        """Return whether a message of a client could be taken."""
+        box = self._boxes.get(target)
+        return box is not None and not box.listens and box.first() is not None
+
+    def take(self, target: str) -> TakenMessage | None:
+        """Return the next message for a client that listens for a moment, None = there is none."""
+        box, now_ms = self._boxes.get(target), self._now_ms()
+        if box is None or box.listens:
+            return None
+        while (message := box.first()) is not None:
+            if message.expires_ms <= now_ms:
+                self._end(box, message, Fate.EXPIRED)
+                continue
+            box.in_flight.add(message)
+            return TakenMessage(
+                message=message.outgoing(now_ms, self._utc_ms(message.expires_ms))[1],
+                settle=partial(self._settle, box, message),
+                written=partial(self._written, message),
+                has_more=box.first() is not None,
+            )
+        return None
+
     def expire(self) -> None:
         """End the lives that are over; messages in flight are left until their result is known."""
         now_ms = self._now_ms()
@@ -367,7 +397,8 @@ class Mailboxes:
             self._pump(box)
             return
         bag, leaving = message.outgoing(now_ms, self._utc_ms(message.expires_ms))
-        self._send(
+        send = self._send if box.send is None else box.send
+        send(
             box.target,
             bag,
             leaving,

@@ -314,6 +314,11 @@ class Device:
         self._saved_f_cnt = f_cnt
         return True
 
+    def note_lora(self, lora: LorawanSession) -> None:
+        """Record what is written with the next change of the session; inside its queue."""
+        assert self.stored is not None
+        self.stored = replace(self.stored, session=replace(self.session, lora=lora))
+
     async def save_lora(self, lora: LorawanSession) -> None:
         """Write keys and counters of a LoRaWAN session; inside its queue.
 

@@ -91,6 +91,11 @@ class DeviceBoundPart(Part):
         listener.follow(ClientTopic.MESSAGES, self._mailboxes.listening)
         listener.handle(TOPICS, DeviceMessageIntake(self._mailboxes))
 
+    @property
+    def mailboxes(self) -> Mailboxes:
+        """Return the mailboxes."""
+        return self._mailboxes
+
     async def open(self) -> None:
         """Read the messages that are stored."""
         await self._mailboxes.load()

@@ -36,16 +36,16 @@ from edgehub.devices.upstream_sessions import UpstreamSessions
 from edgehub.endpoints.device_session import SessionEnd, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
-from edgehub.operations.devices import DeviceOperations
+from edgehub.operations.devices import PAGE_MAX, DeviceOperations
 from edgehub.operations.lora import LorawanDeviceOperations
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
     from edgehub.devices.request_queues import RequestQueues
-    from edgehub.devices.source import DeviceRegistry
+    from edgehub.devices.source import DeviceRegistry, StoredDevice
     from edgehub.endpoints.device_sessions import DeviceSessions
     from edgehub.endpoints.device_twins import TwinAnswer
     from edgehub.heads.head import Submit
@@ -166,6 +166,19 @@ class DevicesPart(Part):
     def devices(self) -> Devices:
         """Return the devices in memory, through whose queues heads process frames."""
         return self._devices
+
+    async def lorawan_devices(self) -> AsyncIterator[StoredDevice]:
+        """Yield the registered LoRaWAN devices.
+
+        Raises:
+            DeviceSourceError: The registry cannot be read now.
+        """
+        after = ""
+        while self._registry is not None and (page := await self._registry.page(after, PAGE_MAX)):
+            for stored in page:
+                if stored.profile.lora is not None:
+                    yield stored
+            after = page[-1].profile.device_id
 
     async def is_lorawan_device(self, device_id: str) -> bool:
         """Return whether a device is registered as a LoRaWAN device, or may be one.

@@ -8,21 +8,28 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from edgehub.devices.faults import DeviceSourceError
 from edgehub.hub.heads import HeadPart
+from edgehub.lora.device import DeviceClass
 from edgehub.lora.regions import REGIONS, FixedRegion
-from edgehub.operations.operation import Operation
-from edgehub.operations.results import lora as results
+from edgehub.operations.lora_radio import LorawanRadioOperations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock
+    from edgehub.device_bound.mailboxes import Mailboxes
     from edgehub.heads.head import Submit
     from edgehub.heads.lora.head import LoraHead
     from edgehub.hub.devices import DevicesPart
     from edgehub.lora.regions import Region
+    from edgehub.operations.operation import Operation
     from edgehub.settings import LoraSettings, Settings
     from edgehub.settings.configuration import Configuration
+
+log = structlog.get_logger(__name__)
 
 
 class LoraPart(HeadPart):
@@ -31,6 +38,7 @@ class LoraPart(HeadPart):
     Args:
         settings: The hub's.
         devices: Elections, registry and queues of devices.
+        mailboxes: Messages to devices.
         submit: Stores messages.
         clock: For all timers.
     """
@@ -39,8 +47,15 @@ class LoraPart(HeadPart):
     head: LoraHead | None
 
     def __init__(
-        self, settings: Settings, *, devices: DevicesPart, submit: Submit, clock: Clock
+        self,
+        settings: Settings,
+        *,
+        devices: DevicesPart,
+        mailboxes: Mailboxes,
+        submit: Submit,
+        clock: Clock,
     ) -> None:
+        self._devices = devices
         self.head = None
         if settings.lora.port is None:
             return
@@ -52,8 +67,23 @@ class LoraPart(HeadPart):
             devices=devices.devices,
             is_registered=devices.is_lorawan_device,
             submit=submit,
+            messages=mailboxes,
             clock=clock,
         )
+
+    async def run(self) -> None:
+        """Serve until cancelled; devices that always listen get messages from the start on."""
+        if self.head is not None:
+            try:
+                async for stored in self._devices.lorawan_devices():
+                    profile, session = stored.profile.lora, stored.session.lora
+                    is_c = profile is not None and profile.device_class is DeviceClass.C
+                    if is_c and session is not None and session.station:
+                        self.head.server.always_listens(stored.profile.device_id)
+            except DeviceSourceError as error:
+                # They are known again with their next frame.
+                log.warning("lora.devices_not_read", reason=str(error))
+        await super().run()
 
     async def check(self, configuration: Configuration) -> None:
         """Read certificate and token again; connections made from now on get them."""
@@ -84,26 +114,13 @@ class LoraPart(HeadPart):
         return found
 
     def operations(self) -> Sequence[Operation]:
-        """Return the operations on stations."""
-        return (
-            Operation(
-                name="lora station list",
-                about="List LoRaWAN stations that may connect.",
-                handler=self._list,
-                result=results.LorawanStationsDocument,
-            ),
-        )
+        """Return the operations on stations, and on the radio of devices."""
+        return LorawanRadioOperations(self.head).table()
 
     def ports(self) -> dict[str, int | None]:
         """Return the port, None = there is none."""
         head = self.head
         return {"lora_port": head.addresses[0][1] if head is not None and head.addresses else None}
-
-    async def _list(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        stations = None if self.head is None else self.head.stations
-        return {
-            "stations": [] if stations is None else list(map(stations.document, stations.all()))
-        }
 
 
 def _region_of(settings: LoraSettings) -> Region:

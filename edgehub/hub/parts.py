@@ -170,7 +170,13 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         clock=clock,
         rng=rng,
     )
-    lora = LoraPart(settings, devices=devices, submit=router.submit, clock=clock)
+    lora = LoraPart(
+        settings,
+        devices=devices,
+        mailboxes=device_bound.mailboxes,
+        submit=router.submit,
+        clock=clock,
+    )
     workload = WorkloadPart(settings.workload, hub_id=hub_id, identities=identities, clock=clock)
     web = WebPart(
         settings.web,
@@ -185,7 +191,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     reload = ReloadPart(
         configuration,
         hub_id=hub_id,
-        parts=(routes, mqtt, http, web, kept, device_bound, endpoints, broker, workload),
+        parts=(routes, mqtt, http, lora, web, kept, device_bound, endpoints, broker, workload),
         reread=reread,
         wanted=reload_wanted,
         reports=shown.reports,

@@ -83,6 +83,10 @@ class LorawanSession:
         nwk_s_enc_key: NwkSEncKey.
         app_s_key: AppSKey.
         f_cnt_down: Downlink counters below this one may have been used.
+        confirmed_f_cnt_down: Counter of the last downlink that was to be acknowledged.
+        station: Id of the station that heard the device last, empty = none has.
+        tx_power: Index of its power, 0 is the most.
+        nb_trans: How often it sends an unconfirmed frame.
         rx_delay: Seconds until the device's first window.
         rx1_dr_offset: Offset of the data rate there.
         rx2_dr: Data rate of its second window, None = that of the region.
@@ -95,6 +99,10 @@ class LorawanSession:
     nwk_s_enc_key: str
     app_s_key: str
     f_cnt_down: int = 0
+    confirmed_f_cnt_down: int = 0
+    station: str = ""
+    tx_power: int = 0
+    nb_trans: int = 1
     rx_delay: int = 1
     rx1_dr_offset: int = 0
     rx2_dr: int | None = None

@@ -6,7 +6,7 @@ Pure data and functions. Source: LoRaWAN Regional Parameters RP002-1.0.4, sectio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edgehub.lora.airtime import fsk_airtime_ms, lora_airtime
@@ -213,6 +213,48 @@ AS923_1: Final = Region(
     payload_max=(51, 51, 115, 115, 242, 242, 242, 242),
 )
 
+
+def _as923(number: int, offset_hz: int, range_hz: tuple[int, int]) -> Region:
+    """Return a group of AS923: its two channels are those of the first group, moved.
+
+    Sources: RP002-1.0.4 section 2.10.1, AS923_FREQ_OFFSET and the range of each group; channels and
+    RX2 as in ChirpStack's `region_as923_<n>.toml` of 2026. The five further channels are ours: the
+    plan leaves them to the operator.
+    """
+    first = AS923_1.join_channels_hz[0] + offset_hz
+    return replace(
+        AS923_1,
+        name=f"AS923-{number}",
+        range_hz=range_hz,
+        join_channels_hz=(first, first + 200_000),
+        more_channels_hz=tuple(first + 200_000 * step for step in range(2, 7)),
+        radios_hz=(first + 400_000, first + 1_000_000),
+        rx2_hz=first,
+    )
+
+
+AS923_2: Final = _as923(2, -1_800_000, (920_000_000, 923_000_000))
+AS923_3: Final = _as923(3, -6_600_000, (915_000_000, 921_000_000))
+AS923_4: Final = _as923(4, -5_900_000, (917_000_000, 920_000_000))
+
+# Sources: RP002-1.0.4 section 2.12 (KR920-923); channels, RX2, payloads and power steps as in
+# ChirpStack's `kr920.rs` of 2026; 14 dBm above 922 MHz; further channels of The Things Network.
+KR920: Final = Region(
+    name="KR920",
+    station_name="KR920",
+    range_hz=(920_900_000, 923_300_000),
+    data_rates=_padded(_SF12_TO_7),
+    join_channels_hz=(922_100_000, 922_300_000, 922_500_000),
+    more_channels_hz=(922_700_000, 922_900_000, 923_100_000, 923_300_000),
+    radios_hz=(922_400_000, 923_100_000),
+    rx1_dr=_less(6, 6),
+    rx2_dr=0,
+    rx2_hz=921_900_000,
+    eirp_dbm=14,
+    power_index_max=7,
+    payload_max=(51, 51, 51, 115, 242, 242),
+)
+
 US915: Final = FixedRegion(
     name="US915",
     station_name="US915",
@@ -268,5 +310,6 @@ AU915: Final = FixedRegion(
 )
 
 REGIONS: Final[dict[str, Region]] = {
-    region.name: region for region in (EU868, US915, AU915, AS923_1)
+    region.name: region
+    for region in (EU868, US915, AU915, AS923_1, AS923_2, AS923_3, AS923_4, KR920)
 }

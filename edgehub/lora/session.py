@@ -96,7 +96,10 @@ def find_counter(
         (full_counter(frame.f_cnt, last), last & _UPPER | frame.f_cnt, frame.f_cnt)
     )
     for f_cnt in tried:
-        if f_cnt < 2**32 and crypto.is_mic(frame_mic(session, frame, f_cnt, rate), frame.mic):
+        if f_cnt >= 2**32:
+            continue
+        mic = frame_mic(session, frame, f_cnt, rate, conf_f_cnt=session.confirmed_f_cnt_down)
+        if crypto.is_mic(mic, frame.mic):
             return f_cnt
     return None
 

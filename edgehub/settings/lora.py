@@ -11,9 +11,9 @@ from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.lora.identifiers import eui_text, parse_station_id
 from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
-from edgehub.settings.values import Host, OptionalFile, Section, Whole
+from edgehub.settings.values import Host, OptionalFile, Real, Section, Whole
 
-RegionName = Literal["EU868", "US915", "AU915", "AS923-1"]
+RegionName = Literal["EU868", "US915", "AU915", "AS923-1", "AS923-2", "AS923-3", "AS923-4", "KR920"]
 NET_ID_MAX: Final = 2**24 - 1
 
 
@@ -59,6 +59,15 @@ class LoraSettings(Section):
         le=15,
         description="Seconds from a frame to the first window of its answer, for devices that join "
         "from now on.",
+    )
+    adr: bool = Field(
+        default=True, description="Choose data rate and power of devices that ask for it (ADR)."
+    )
+    adr_margin_db: Real = Field(
+        default=10,
+        ge=0,
+        le=30,
+        description="What their signal keeps above the least that stations need.",
     )
     join_resend: bool = Field(
         default=False,

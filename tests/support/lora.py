@@ -94,11 +94,16 @@ async def registered(
 
 
 async def joined(
-    hub: BrokerHub, station: SimulatedStation, dev_eui: int, **members: Any
+    hub: BrokerHub,
+    station: SimulatedStation,
+    dev_eui: int,
+    *,
+    heard: dict[str, int] | None = None,
+    **members: Any,
 ) -> SimulatedLorawanDevice:
-    """Register a device and have it join."""
+    """Register a device and have it join; `heard` is on what the station hears it."""
     device = await registered(hub, dev_eui, **members)
-    await station.hear(device.join_request())
+    await station.hear(device.join_request(), **(heard or {}))
     await answer(station, device)
     return device
 

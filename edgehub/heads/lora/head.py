@@ -18,7 +18,8 @@ from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint
 from edgehub.heads.lora.connection import StationConnection
 from edgehub.heads.lora.context import StationContext
-from edgehub.heads.lora.network_server import NetworkOptions, NetworkServer
+from edgehub.heads.lora.joins import NetworkOptions
+from edgehub.heads.lora.network_server import NetworkServer
 from edgehub.heads.lora.stations import Stations
 from edgehub.heads.websocket import WebSocketConnection, WebSocketOptions
 from edgehub.storage.credentials import read_secret
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from edgehub.devices.devices import Devices
     from edgehub.devices.handshakes import ServerContext
     from edgehub.heads.head import Submit
+    from edgehub.heads.lora.answers import WaitingMessages
     from edgehub.lora.regions import Region
     from edgehub.settings import LoraSettings
 
@@ -79,6 +81,7 @@ class LoraHead:
         devices: Where frames are processed.
         is_registered: Returns whether a DevEUI is that of a registered device.
         submit: Stores messages.
+        messages: Those that wait for devices.
         clock: For all timers.
     """
 
@@ -90,6 +93,7 @@ class LoraHead:
         devices: Devices,
         is_registered: Callable[[str], Awaitable[bool]],
         submit: Submit,
+        messages: WaitingMessages,
         clock: Clock,
     ) -> None:
         self._settings = settings
@@ -102,15 +106,17 @@ class LoraHead:
         limited = LogLimit(clock)
         self.server = NetworkServer(
             NetworkOptions(
+                region=region,
                 net_id=settings.net_id,
                 rx_delay_s=settings.rx_delay_s,
+                adr_margin_db=settings.adr_margin_db if settings.adr else None,
                 join_resend=settings.join_resend,
             ),
-            region=region,
             stations=self.stations,
             devices=devices,
             is_registered=is_registered,
             submit=submit,
+            messages=messages,
             clock=clock,
             log=limited,
         )

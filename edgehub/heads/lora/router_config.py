@@ -55,7 +55,6 @@ def router_config(region: Region) -> dict[str, Any]:
             for rate in region.data_rates
         ],
         "upchannels": up,
-        "max_eirp": float(region.eirp_dbm),
         "sx1301_conf": [board],
     }
 

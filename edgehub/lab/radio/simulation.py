@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from websockets.exceptions import WebSocketException
 
 from edgehub.clock import SystemClock
 from edgehub.lab.radio.device import ReceivedDownlink, SimulatedLorawanDevice
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
 
 DEV_EUI_FIRST: Final = 0xFEED_0000_0000_0000
 TRIES_MAX: Final = 8
+RECONNECT_S: Final = 1.0
+IN_DOUBT_S: Final = 1.0
+"""A hub that ends a connection may not have taken what it was sent in this time."""
+RECENT_MAX: Final = 1_000
 ANSWER_TIMEOUT_S: Final = 8.0
 _LEAD_S: Final = 0.02
 """What Basics Station needs before a window."""
@@ -76,6 +82,9 @@ class RadioResult:
         repetitions: Times that frames and joins were sent again.
         windows: Answers by the window they came in time for; `late` = for none.
         refused: Answers that were none for their device.
+        unheard: Transmissions while no station that hears the device was connected, and those that
+            a hub may not have taken before it ended the connection.
+        reconnects: Times that stations had to connect again.
     """
 
     joined: int
@@ -85,6 +94,8 @@ class RadioResult:
     repetitions: int
     windows: dict[str, int]
     refused: int
+    unheard: int
+    reconnects: int
 
 
 def simulated_devices(count: int, seed: str) -> list[tuple[int, bytes]]:
@@ -107,6 +118,16 @@ def device_table(count: int, seed: str) -> str:
     return "\n".join(["dev_eui,name,app_key", *rows, ""])
 
 
+class _StationPlace:
+    """Where a station stands, whatever becomes of its connection."""
+
+    def __init__(self) -> None:
+        self.station: SimulatedStation
+        self.connected = asyncio.Event()
+        self.recent: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RECENT_MAX)
+        """Unconfirmed frames that it has sent last, with the time."""
+
+
 class RadioSimulation:
     """One run; see the module.
 
@@ -115,6 +136,10 @@ class RadioSimulation:
         rng: Chooses devices and stations.
         clock: For all timers.
         tls: For `wss`.
+
+    Attributes:
+        arrived: DevEUI and counter of frames that a hub has taken: unconfirmed ones that it was
+            sent, and confirmed ones that it has acknowledged.
     """
 
     def __init__(
@@ -135,32 +160,33 @@ class RadioSimulation:
         ]
         self._by_name = {dashed_eui(device.dev_eui): device for device in self._devices}
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._places: list[_StationPlace] = []
         self._counts: Counter[str] = Counter()
         self._windows: Counter[str] = Counter()
+        self.arrived: set[tuple[int, int]] = set()
 
     async def run(self) -> RadioResult:
         """Connect, join, send, and return what became of it.
 
         Raises:
+            OSError: A hub cannot be reached at the beginning.
             StationRefusedError: A hub refuses a station.
         """
         options = self._options
-        headers = None if options.token is None else {"Authorization": options.token}
-        async with contextlib.AsyncExitStack() as stack:
-            stations = [
-                await stack.enter_async_context(
-                    SimulatedStation(
-                        hub, station, clock=self._clock, tls=self._tls, headers=headers
-                    )
-                )
-                for hub, station in zip(options.hubs, options.stations, strict=True)
+        for hub, station_id in zip(options.hubs, options.stations, strict=True):
+            async with self._station(hub, station_id):
+                self._places.append(_StationPlace())
+        async with asyncio.TaskGroup() as links:
+            tasks = [
+                links.create_task(self._keep(*each))
+                for each in zip(self._places, options.hubs, options.stations, strict=True)
             ]
-            async with asyncio.TaskGroup() as readers:
-                tasks = [readers.create_task(self._read(station)) for station in stations]
-                await self._join_all(stations)
-                await self._send_all(stations)
-                for task in tasks:
-                    task.cancel()
+            for place in self._places:
+                await place.connected.wait()
+            await self._join_all()
+            await self._send_all()
+            for task in tasks:
+                task.cancel()
         return RadioResult(
             joined=self._counts["joined"],
             uplinks=self._counts["uplinks"],
@@ -169,70 +195,89 @@ class RadioSimulation:
             repetitions=self._counts["repetitions"],
             windows=dict(self._windows),
             refused=self._counts["refused"],
+            unheard=self._counts["unheard"],
+            reconnects=self._counts["reconnects"],
         )
 
-    async def _join_all(self, stations: Sequence[SimulatedStation]) -> None:
+    def _station(self, hub: str, station_id: int) -> SimulatedStation:
+        token = self._options.token
+        headers = None if token is None else {"Authorization": token}
+        return SimulatedStation(hub, station_id, clock=self._clock, tls=self._tls, headers=headers)
+
+    async def _keep(self, place: _StationPlace, hub: str, station_id: int) -> None:
+        """Keep a station connected, also where its hub ends the connection."""
+        while True:
+            with contextlib.suppress(OSError, WebSocketException):
+                async with self._station(hub, station_id) as station:
+                    place.station = station
+                    place.connected.set()
+                    async with asyncio.TaskGroup() as tasks:
+                        reader = tasks.create_task(self._read(station))
+                        await station.closed()
+                        reader.cancel()
+            place.connected.clear()
+            since = self._clock.monotonic() - IN_DOUBT_S
+            in_doubt = {frame for sent_s, frame in place.recent if sent_s >= since}
+            self._counts["unheard"] += len(in_doubt & self.arrived)
+            self.arrived -= in_doubt
+            self._counts["reconnects"] += 1
+            await self._clock.sleep(RECONNECT_S)
+
+    async def _join_all(self) -> None:
         async with asyncio.TaskGroup() as joins:
             for device in self._devices:
-                joins.create_task(self._join(device, stations))
+                joins.create_task(self._join(device))
                 await self._clock.sleep(1 / self._options.joins_per_s)
 
-    async def _send_all(self, stations: Sequence[SimulatedStation]) -> None:
+    async def _send_all(self) -> None:
         ready = [device for device in self._devices if device.has_session]
         busy: set[int] = set()
 
         async def send(device: SimulatedLorawanDevice) -> None:
             try:
-                await self._uplink(device, stations)
+                await self._uplink(device)
             finally:
                 busy.discard(device.dev_eui)
 
         end = self._clock.monotonic() + self._options.seconds
+        due = self._clock.monotonic()
         async with asyncio.TaskGroup() as sends:
-            while ready and self._clock.monotonic() < end:
+            while ready and due < end:
                 device = self._rng.choice(ready)
                 # A device waits for its windows before it sends again.
                 if device.dev_eui not in busy:
                     busy.add(device.dev_eui)
                     sends.create_task(send(device))
-                await self._clock.sleep(1 / self._options.uplinks_per_s)
+                due += 1 / self._options.uplinks_per_s
+                await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
 
-    async def _join(
-        self, device: SimulatedLorawanDevice, stations: Sequence[SimulatedStation]
-    ) -> None:
+    async def _join(self, device: SimulatedLorawanDevice) -> None:
         for number in range(TRIES_MAX):
             self._counts["repetitions"] += number > 0
-            if await self._exchange(device, device.join_request(), stations):
+            if await self._exchange(device, device.join_request()):
                 self._counts["joined"] += 1
                 return
 
-    async def _uplink(
-        self, device: SimulatedLorawanDevice, stations: Sequence[SimulatedStation]
-    ) -> None:
+    async def _uplink(self, device: SimulatedLorawanDevice) -> None:
         confirmed = self._rng.random() < self._options.confirmed
+        f_cnt = device.f_cnt
         frame = device.uplink(self._rng.randbytes(12), confirmed=confirmed)
         self._counts["uplinks"] += 1
         if not confirmed:
-            for station in self._heard_by(stations):
-                await station.hear(frame)
+            await self._transmit(frame, (device.dev_eui, f_cnt))
             return
         self._counts["confirmed"] += 1
         for number in range(TRIES_MAX):
             self._counts["repetitions"] += number > 0
-            if await self._exchange(device, frame, stations):
+            if await self._exchange(device, frame):
                 self._counts["acknowledged"] += 1
+                self.arrived.add((device.dev_eui, f_cnt))
                 return
 
-    async def _exchange(
-        self,
-        device: SimulatedLorawanDevice,
-        frame: bytes,
-        stations: Sequence[SimulatedStation],
-    ) -> bool:
+    async def _exchange(self, device: SimulatedLorawanDevice, frame: bytes) -> bool:
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[device.dev_eui] = answered
-        for station in self._heard_by(stations):
-            await station.hear(frame, rssi=self._rng.uniform(-110, -40))
+        await self._transmit(frame)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await answered
@@ -242,9 +287,19 @@ class RadioSimulation:
             del self._waiting[device.dev_eui]
         return True
 
-    def _heard_by(self, stations: Sequence[SimulatedStation]) -> list[SimulatedStation]:
-        count = 2 if len(stations) > 1 and self._rng.random() < self._options.shared else 1
-        return self._rng.sample(stations, count)
+    async def _transmit(self, frame: bytes, unconfirmed: tuple[int, int] | None = None) -> None:
+        """Transmit a frame, which one station hears, or two."""
+        shared = len(self._places) > 1 and self._rng.random() < self._options.shared
+        is_heard = False
+        for place in self._rng.sample(self._places, 2 if shared else 1):
+            if place.connected.is_set():
+                with contextlib.suppress(WebSocketException):
+                    await place.station.hear(frame, rssi=self._rng.uniform(-110, -40))
+                    is_heard = True
+                    if unconfirmed is not None:
+                        self.arrived.add(unconfirmed)
+                        place.recent.append((self._clock.monotonic(), unconfirmed))
+        self._counts["unheard"] += not is_heard
 
     async def _read(self, station: SimulatedStation) -> None:
         while True:

@@ -100,6 +100,19 @@ class LorawanStationDocument(TypedDict):
     downlinks: int
 
 
+class LorawanAnswers(TypedDict):
+    """What a LoRaWAN device was asked by MAC commands.
+
+    Attributes:
+        waiting: Commands that it has not answered yet.
+        answers: Its last answers in this session, by their names, with their members.
+    """
+
+    dev_eui: str
+    waiting: list[str]
+    answers: dict[str, dict[str, int]]
+
+
 class LorawanStationsDocument(TypedDict):
     """The LoRaWAN stations that may connect."""
 

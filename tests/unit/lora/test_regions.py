@@ -61,6 +61,22 @@ def test_a_concentrator_can_hear_what_it_is_reported(region):
                 assert each.max_payload(dr) > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "channels", "rx2"),
+    [
+        ("AS923-2", (921_400_000, 921_600_000), (2, 921_400_000)),
+        ("AS923-3", (916_600_000, 916_800_000), (2, 916_600_000)),
+        ("AS923-4", (917_300_000, 917_500_000), (2, 917_300_000)),
+        ("KR920", (922_100_000, 922_300_000, 922_500_000), (0, 921_900_000)),
+    ],
+)
+def test_plans_have_the_channels_that_others_publish(name, channels, rx2):
+    """Default channels and second window of ChirpStack's configurations."""
+    region = REGIONS[name]
+    assert region.join_channels_hz == channels
+    assert (region.rx2_dr, region.rx2_hz) == rx2
+
+
 def test_the_plan_of_europe_is_the_usual_one():
     """The channels and radios of the packet forwarders that gateways ship with."""
     [board] = router_config(EU868)["sx1301_conf"]

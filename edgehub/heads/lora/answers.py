@@ -1,0 +1,412 @@
+"""What devices are answered: acknowledgements, replies to MAC commands, and messages that wait.
+
+Owns which downlink counters are reserved, and the messages that wait for a device's
+acknowledgement. Runs in the turn of the device. Invariants: a downlink counter is on disk before it
+is used, and used once; a message is settled once, as delivered when a station has sent it or,
+where its sender wants that, when the device has acknowledged it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from edgehub.heads.lora.downlinks import windows_of
+from edgehub.lora import session
+from edgehub.lora.frames import ACK, F_OPTS_MAX, F_PENDING, DataFrame, MType, mhdr_of
+from edgehub.lora.mac_commands import MacCommand
+from edgehub.lora.regions import required_snr_db
+from edgehub.message import DELIVERED, FailureKind, SendResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from edgehub.clock import Clock, TimerHandle
+    from edgehub.devices.device import Device
+    from edgehub.heads.lora.downlinks import Downlinks, Windows
+    from edgehub.heads.lora.radio_control import RadioControl
+    from edgehub.heads.lora.reception import Transmission
+    from edgehub.lora.device import LorawanSession
+    from edgehub.lora.regions import Region
+    from edgehub.message import Message
+
+    Settle = Callable[[SendResult], None]
+
+RESERVED: Final = 16
+"""Downlink counters that are written down at once."""
+KEPT_MAX: Final = 20_000
+"""Devices whose reserved counters are kept."""
+ACKNOWLEDGED_S: Final = 60.0
+"""A device that always listens acknowledges within this time."""
+RETRY_S: Final = 5.0
+"""A message that no station could send to a device that always listens is tried again so later."""
+PORT_PROPERTY: Final = "loraPort"
+CONFIRMED_PROPERTY: Final = "loraConfirmed"
+PORT_MAX: Final = 223
+_MARGIN_MAX: Final = 254
+GPS_LEAD_MS: Final = (315_964_800 - 18) * 1000
+"""GPS time began so long after 1970, and has no leap seconds since then."""
+
+_NOT_ACKNOWLEDGED: Final = SendResult(FailureKind.TIMEOUT, "the device has not acknowledged it")
+_NOT_SENT: Final = SendResult(
+    FailureKind.AWAY, "no station sent it in a window", retry_after_s=RETRY_S
+)
+
+
+class WaitingMessage(Protocol):
+    """A message that waits for a device."""
+
+    @property
+    def message(self) -> Message:
+        """Return it."""
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether another one waits."""
+
+    @property
+    def settle(self) -> Settle:
+        """Return what is called once, with what became of it."""
+
+    @property
+    def written(self) -> Callable[[], None]:
+        """Return what is called when it leaves this process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedMessage:
+    """A message to a device that always listens; implements `WaitingMessage`."""
+
+    message: Message
+    settle: Settle
+    written: Callable[[], None]
+    has_more: bool = False
+
+
+class SendToDevice(Protocol):
+    """Sends a message to a device that always listens."""
+
+    def __call__(
+        self,
+        target: str,
+        bag: str,
+        message: Message,
+        settle: Settle,
+        *,
+        dup: bool,
+        written: Callable[[], None],
+    ) -> None:
+        """Send it; `settle` is called once, `written` when it leaves this process."""
+
+
+class WaitingMessages(Protocol):
+    """The messages that wait for devices; see `edgehub.device_bound`."""
+
+    def has_next(self, target: str) -> bool:
+        """Return whether one could be taken."""
+
+    def take(self, target: str) -> WaitingMessage | None:
+        """Return the next message for a device that listens now, None = there is none."""
+
+    def carry(self, target: str, send: SendToDevice) -> None:
+        """Send messages as they come: the device always listens."""
+
+
+@dataclass(slots=True, eq=False)
+class _Reserved:
+    session: str
+    following: int
+    limit: int
+
+
+@dataclass(slots=True, eq=False)
+class _Unacknowledged:
+    settle: Settle
+    timer: TimerHandle | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """What a downlink carries for the application."""
+
+    f_port: int
+    payload: bytes
+    confirmed: bool
+    waiting: WaitingMessage
+
+
+class Answers:
+    """Answers to devices.
+
+    Args:
+        region: Of the stations.
+        downlinks: Sends them.
+        messages: Those that wait for devices.
+        radio: What devices are asked of their radio.
+        spawn: Runs what takes longer than the device's turn.
+        clock: For times.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        *,
+        downlinks: Downlinks,
+        messages: WaitingMessages,
+        radio: RadioControl,
+        spawn: Callable[[Coroutine[None, None, None], str], None],
+        clock: Clock,
+    ) -> None:
+        self._region = region
+        self._downlinks = downlinks
+        self._messages = messages
+        self._radio = radio
+        self._spawn = spawn
+        self._clock = clock
+        self._reserved: OrderedDict[str, _Reserved] = OrderedDict()
+        self._unacknowledged: dict[str, _Unacknowledged] = {}
+
+    async def answer(
+        self,
+        device: Device,
+        frame: DataFrame,
+        f_cnt: int,
+        commands: list[MacCommand],
+        transmission: Transmission,
+    ) -> None:
+        """Answer an uplink in the device's windows, if there is something to say.
+
+        Raises:
+            DeviceError: A counter could not be reserved.
+        """
+        name = device.device_id
+        self._acknowledge(name, frame)
+        before = device.session.lora
+        is_wanted = self._radio.hear(device, f_cnt, transmission, commands)
+        granted = device.session.lora
+        if granted is not None and granted is not before:
+            await device.save_lora(granted)
+        to_device = self._replies(commands, transmission)
+        to_device += self._radio.requests(device, transmission, adapts=frame.adr)
+        options = b"".join(command.build() for command in to_device)
+        has_message = self._messages.has_next(name) and name not in self._unacknowledged
+        is_wanted = is_wanted or frame.is_confirmed or frame.adr_ack_req
+        if not (is_wanted or options or has_message):
+            return
+        f_cnt_down = await self._next_f_cnt_down(device)
+        lora = device.session.lora
+        assert lora is not None, "it has just been written"
+        windows = windows_of(self._region, lora.rx_delay, lora)
+        load = None
+        if has_message and len(options) <= F_OPTS_MAX:
+            dr, _ = self._region.rx1(
+                transmission.first.dr, transmission.first.hz, windows.rx1_dr_offset
+            )
+            load, windows = self._load(name, windows, dr, len(options))
+        phy_payload = _downlink(
+            lora,
+            load,
+            dev_addr=frame.dev_addr,
+            f_cnt=f_cnt_down,
+            options=options,
+            acknowledged=f_cnt if frame.is_confirmed else None,
+        )
+        send = partial(self._downlinks.answer, int(name, 16), phy_payload, transmission, windows)
+        if load is None:
+            self._spawn(_ignored(send), "lora-answer")
+        else:
+            if load.confirmed:
+                await self._note_confirmed(device, f_cnt_down)
+            self._spawn(self._deliver(name, load, send, None), "lora-answer")
+
+    async def send_now(
+        self, device: Device, dev_addr: int, station: int, waiting: WaitingMessage
+    ) -> None:
+        """Send a message to a device that always listens.
+
+        Raises:
+            DeviceError: A counter could not be reserved; the message is not settled.
+        """
+        lora = device.session.lora
+        assert lora is not None, "it has a session"
+        windows = windows_of(self._region, lora.rx_delay, lora)
+        load = _load_of(waiting)
+        if load is None:
+            return
+        limit = self._region.max_payload(windows.rx2_dr)
+        if len(load.payload) > limit:
+            waiting.settle(_too_large(len(load.payload), limit))
+            return
+        f_cnt_down = await self._next_f_cnt_down(device)
+        if load.confirmed:
+            await self._note_confirmed(device, f_cnt_down)
+        lora = device.session.lora
+        phy_payload = _downlink(lora, load, dev_addr=dev_addr, f_cnt=f_cnt_down)
+        send = partial(
+            self._downlinks.send_now, int(device.device_id, 16), phy_payload, station, windows
+        )
+        timeout_s = ACKNOWLEDGED_S if load.confirmed else None
+        self._spawn(self._deliver(device.device_id, load, send, timeout_s), "lora-message")
+
+    # Messages.
+
+    def _load(
+        self, name: str, windows: Windows, rx1_dr: int, used: int
+    ) -> tuple[_Load | None, Windows]:
+        """Take the next message that fits; windows that are too small for it are left out."""
+        limits = [self._region.max_payload(dr) - used for dr in (rx1_dr, windows.rx2_dr)]
+        while (waiting := self._messages.take(name)) is not None:
+            load = _load_of(waiting)
+            if load is None:
+                continue
+            size = len(load.payload)
+            if size > max(limits):
+                if size > max(limits) + used:
+                    waiting.settle(_too_large(size, max(limits) + used))
+                    continue
+                waiting.settle(_NOT_SENT)  # the MAC commands go first
+                return None, windows
+            fits_rx1, fits_rx2 = (size <= limit for limit in limits)
+            return load, replace(windows, has_rx1=fits_rx1, has_rx2=fits_rx2)
+        return None, windows
+
+    async def _deliver(
+        self,
+        name: str,
+        load: _Load,
+        send: Callable[[Callable[[], None]], Coroutine[None, None, bool]],
+        timeout_s: float | None,
+    ) -> None:
+        waiting = load.waiting
+        if load.confirmed:
+            # The acknowledgement may come before the report of the station.
+            self._unacknowledged[name] = _Unacknowledged(waiting.settle, None)
+        is_sent = await send(waiting.written)
+        if not load.confirmed:
+            waiting.settle(DELIVERED if is_sent else _NOT_SENT)
+            return
+        unacknowledged = self._unacknowledged.get(name)
+        if unacknowledged is None:
+            return
+        if not is_sent:
+            self._unacknowledged.pop(name)
+            waiting.settle(_NOT_SENT)
+        elif timeout_s is not None:
+            unacknowledged.timer = self._clock.call_later(timeout_s, partial(self._give_up, name))
+
+    def _acknowledge(self, name: str, frame: DataFrame) -> None:
+        """Settle the message that waits for its device's acknowledgement, by the next uplink."""
+        unacknowledged = self._unacknowledged.pop(name, None)
+        if unacknowledged is not None:
+            if unacknowledged.timer is not None:
+                unacknowledged.timer.cancel()
+            unacknowledged.settle(DELIVERED if frame.ack else _NOT_ACKNOWLEDGED)
+
+    def _give_up(self, name: str) -> None:
+        unacknowledged = self._unacknowledged.pop(name, None)
+        if unacknowledged is not None:
+            unacknowledged.settle(_NOT_ACKNOWLEDGED)
+
+    # MAC commands.
+
+    def _replies(self, commands: list[MacCommand], transmission: Transmission) -> list[MacCommand]:
+        replies = []
+        for command in commands:
+            if command.name == "LinkCheckReq":
+                best = transmission.best()
+                rate = self._region.rate(best[0].dr)
+                margin = 0.0 if rate is None else best[0].snr - required_snr_db(rate)
+                values = {"margin": max(0, min(int(margin), _MARGIN_MAX)), "gw_cnt": len(best)}
+                replies.append(MacCommand(name="LinkCheckAns", values=values))
+            elif command.name == "DeviceTimeReq" and self._clock.synchronized():
+                # The time of the end of the uplink is wanted.
+                elapsed_s = self._clock.monotonic() - transmission.first.received_s
+                ms = self._clock.wall_ms() - GPS_LEAD_MS - int(elapsed_s * 1000)
+                seconds, part = divmod(ms, 1000)
+                values = {"seconds": seconds, "fraction_256": part * 256 // 1000}
+                replies.append(MacCommand(name="DeviceTimeAns", values=values))
+            elif command.name in ("RekeyInd", "ResetInd"):
+                reply = command.name.replace("Ind", "Conf")
+                replies.append(MacCommand(name=reply, values={"minor": 1}))
+        return replies
+
+    # Counters.
+
+    async def _next_f_cnt_down(self, device: Device) -> int:
+        lora, name = device.session.lora, device.session.session
+        assert lora is not None, "its MIC was checked"
+        kept = self._reserved.get(device.device_id)
+        if kept is None or kept.session != name or kept.limit != lora.f_cnt_down:
+            # What is written may have been used, by this hub before a restart or by another one.
+            kept = _Reserved(name, lora.f_cnt_down, lora.f_cnt_down)
+        if kept.following == kept.limit:
+            kept.limit += RESERVED
+            await device.save_lora(replace(lora, f_cnt_down=kept.limit))
+        self._reserved[device.device_id] = kept
+        if len(self._reserved) > KEPT_MAX:
+            self._reserved.popitem(last=False)
+        kept.following += 1
+        return kept.following - 1
+
+    async def _note_confirmed(self, device: Device, f_cnt_down: int) -> None:
+        lora = device.session.lora
+        assert lora is not None, "it has just been written"
+        if lora.is_1_1:
+            # The MIC of the uplink that acknowledges it covers this counter.
+            await device.save_lora(replace(lora, confirmed_f_cnt_down=f_cnt_down))
+
+
+async def _ignored(send: Callable[[Callable[[], None]], Coroutine[None, None, bool]]) -> None:
+    await send(_nothing)
+
+
+def _nothing() -> None:
+    """Record nothing: an answer without a message has no sender."""
+
+
+def _load_of(waiting: WaitingMessage) -> _Load | None:
+    """Return what a message asks for; one that asks for what is not possible is settled."""
+    properties = waiting.message.properties
+    text = properties.get(PORT_PROPERTY) or "1"
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= PORT_MAX):
+        reason = f"{PORT_PROPERTY} is {text[:20]}, want a port from 1 to {PORT_MAX}"
+        waiting.settle(SendResult(FailureKind.REJECTED, reason))
+        return None
+    return _Load(
+        f_port=int(text),
+        payload=waiting.message.body,
+        confirmed=properties.get(CONFIRMED_PROPERTY) == "true",
+        waiting=waiting,
+    )
+
+
+def _too_large(size: int, limit: int) -> SendResult:
+    reason = f"it has {size} bytes, and {limit} fit at the device's data rate"
+    return SendResult(FailureKind.TOO_LARGE, reason)
+
+
+def _downlink(
+    lora: LorawanSession | None,
+    load: _Load | None,
+    *,
+    dev_addr: int,
+    f_cnt: int,
+    options: bytes = b"",
+    acknowledged: int | None = None,
+) -> bytes:
+    assert lora is not None, "the device has a session"
+    confirmed = load is not None and load.confirmed
+    kind = MType.CONFIRMED_DATA_DOWN if confirmed else MType.UNCONFIRMED_DATA_DOWN
+    has_more = load is not None and load.waiting.has_more
+    frame = DataFrame(
+        mhdr=mhdr_of(kind),
+        dev_addr=dev_addr,
+        f_ctrl=(0 if acknowledged is None else ACK) | (F_PENDING if has_more else 0),
+        f_cnt=f_cnt & 0xFFFF,
+        f_opts=options,
+        f_port=None if load is None else load.f_port,
+        frm_payload=b"" if load is None else load.payload,
+    )
+    return session.build_frame(lora, frame, f_cnt, conf_f_cnt=acknowledged or 0)
