@@ -51,8 +51,8 @@ class RunningHub:
         path = quick_control_path(config)
         self._path = self._read_path() if path is None else path
 
-    def call(self, command: str, **arguments: Any) -> Any:
-        """Return the result of a command.
+    def call(self, command: str, answer_s: float, **arguments: Any) -> Any:
+        """Return the result of a command; see `ask_hub`.
 
         Raises:
             SettingsError: If no hub answers and the settings are wrong.
@@ -60,7 +60,7 @@ class RunningHub:
             CommandError: If the daemon answers with an error.
         """
         try:
-            answer = exchange(self._path, command, **arguments)
+            answer = exchange(self._path, command, answer_s, **arguments)
         except DaemonUnreachableError as error:
             self._check()
             if self._fault is not None:
@@ -122,12 +122,15 @@ def _digest(config: Path | None) -> str | None:
         return None
 
 
-def ask_hub(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
+def ask_hub(
+    obj: dict[str, Any], command: str, answer_s: float = TIMEOUT_S, **arguments: Any
+) -> Any:
     """Return the answer of the hub that the settings of a command line name.
 
     Args:
         obj: Of the command line; keeps the hub, so that wrong settings are a warning once.
         command: Name of the command.
+        answer_s: Longest time until its answer, in seconds.
         arguments: Of the command.
 
     Raises:
@@ -137,24 +140,27 @@ def ask_hub(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
     """
     if "hub" not in obj:
         obj["hub"] = RunningHub(obj["config"])
-    return obj["hub"].call(command, **arguments)
+    return obj["hub"].call(command, answer_s, **arguments)
 
 
-def exchange(path: Path, command: str, **arguments: Any) -> dict[str, Any]:
+def exchange(
+    path: Path, command: str, answer_s: float = TIMEOUT_S, **arguments: Any
+) -> dict[str, Any]:
     """Ask the hub and return its whole answer.
 
     Args:
         path: Control socket.
         command: Name of the command.
+        answer_s: Longest silence of the hub, in seconds.
         arguments: JSON values for the command.
 
     Raises:
-        DaemonUnreachableError: If no hub answers there within `TIMEOUT_S`.
+        DaemonUnreachableError: If no hub answers there in time.
     """
     request = json.dumps({"command": command, "arguments": arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(TIMEOUT_S)
+            connection.settimeout(answer_s)
             with address(path) as name:
                 connection.connect(name)
             with contextlib.suppress(BrokenPipeError):

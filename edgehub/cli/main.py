@@ -51,6 +51,8 @@ _COMMANDS: Final = {
     "device": ("edgehub.cli.device", "device"),
     "lora": ("edgehub.cli.lora", "lora"),
     "session": ("edgehub.cli.session", "session"),
+    "twin": ("edgehub.cli.twin", "twin"),
+    "method": ("edgehub.cli.method", "method"),
     "affinity": ("edgehub.cli.affinity", "affinity"),
     "report": ("edgehub.cli.report", "report"),
     "selftest": ("edgehub.cli.selftest", "selftest"),

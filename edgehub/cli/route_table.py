@@ -153,7 +153,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     if route_id is None:
         written = ask_hub(obj, "route add", body=body, wait=wait, tenant=tenant)
     else:
-        how = {"if_match": if_match, "wait": wait, "tenant": tenant}
+        how: dict[str, Any] = {"if_match": if_match, "wait": wait, "tenant": tenant}
         written = ask_hub(obj, "route put", id=route_id, body=body, **how)
     code = _print_written(written, as_json=as_json)
     if not as_json and written["created"] and written["route"]["id"] == written["route"]["hash"]:

@@ -30,7 +30,7 @@ from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.device_bound import Accept
@@ -108,6 +108,7 @@ class MqttEndpoint(LinkedEndpoint):
         clock: Timers.
         rng: Randomness for jitter.
         device_bound: Stores messages to devices, None = they are not subscribed to.
+        clients: Builds what handles twins and methods before the relay, None = nothing does.
         downlink: Handles other messages of the peer, None = there are none.
     """
 
@@ -119,6 +120,7 @@ class MqttEndpoint(LinkedEndpoint):
         clock: Clock,
         rng: random.Random,
         device_bound: Accept | None = None,
+        clients: Callable[[DeviceBoundRelay | None], Downlink] | None = None,
         downlink: Downlink | None = None,
     ) -> None:
         self.id = endpoint_id
@@ -130,6 +132,8 @@ class MqttEndpoint(LinkedEndpoint):
         self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._relay = None if device_bound is None else DeviceBoundRelay(endpoint_id, device_bound)
         self._downlink: Downlink | None = downlink or self._relay
+        if clients is not None:
+            self._downlink = clients(self._relay)
         self._guard = SubscriptionGuard(endpoint_id, clock)
         self._connection: Client | None = None
         # By packet id, in the order of sending.

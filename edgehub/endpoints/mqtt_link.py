@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import ssl
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from edgehub.errors import ConfigError
 from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.azure import is_azure
 from edgehub.mqtt.client import Client, ClientOptions, LinkError, words
 from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.mqtt.reasons import ReasonCode, code_name
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.mqtt.client_packets import RefusedPublish
     from edgehub.storage.credentials import TlsOptions
-
-_AZURE: Final = re.compile(r"\.azure-devices\.(net|cn|us)\.?$", re.IGNORECASE)
-"""Azure IoT Hub, whose MQTT 5 is a preview with other topics."""
 
 UNSENT_IN_KERNEL_MAX: Final = 16_384
 """Unsent bytes in the kernel; the rest waits in the process, where it costs no wake-up."""
@@ -80,7 +77,7 @@ class LinkOptions(ClientOptions):
 
 def first_level(mqtt: str, host: str) -> int:
     """Return the protocol level to begin with: of `auto`, `5` or `3.1.1` in the settings."""
-    if mqtt == "3.1.1" or (mqtt == "auto" and _AZURE.search(host)):
+    if mqtt == "3.1.1" or (mqtt == "auto" and is_azure(host)):
         return LEVEL_3_1_1
     return LEVEL_5
 

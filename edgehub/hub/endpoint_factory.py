@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import edgehub
+from edgehub.endpoints.client_uplink import ClientDownlink
 from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
 from edgehub.endpoints.device_session import SessionOptions
 from edgehub.endpoints.device_sessions import DeviceSessions
@@ -24,6 +25,7 @@ from edgehub.endpoints.mqtt_topic import IotHubTopics, TopicTemplate
 from edgehub.endpoints.schedule import ScheduleOptions
 from edgehub.endpoints.scheduled import ScheduledEndpoint
 from edgehub.message import UPSTREAM, EndpointId, split_module_input
+from edgehub.mqtt.azure import is_azure
 from edgehub.mqtt.hub_path import HubPath
 from edgehub.mqtt.property_bag import outgoing
 from edgehub.settings import (
@@ -39,9 +41,11 @@ from edgehub.storage.credentials import TlsOptions
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from edgehub.clock import Clock
-    from edgehub.endpoints.device_bound import Accept
+    from edgehub.endpoints.client_uplink import ClientUplink
+    from edgehub.endpoints.device_bound import Accept, DeviceBoundRelay
     from edgehub.endpoints.endpoint import Endpoint
     from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.endpoints.mqtt_topic import Topics
@@ -77,6 +81,7 @@ class EndpointFactory:
         store: The queues.
         listener: Takes messages to modules and local topics.
         device_bound: Stores messages to devices.
+        clients: Takes what concerns twins and methods of clients.
         clock: Timers.
         rng: Randomness for jitter; pumps share it.
     """
@@ -89,6 +94,7 @@ class EndpointFactory:
         store: Store,
         listener: MqttListener,
         device_bound: Accept,
+        clients: ClientUplink,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -97,6 +103,7 @@ class EndpointFactory:
         self._store = store
         self._listener = listener
         self._device_bound = device_bound
+        self._clients = clients
         self._clock = clock
         self._hub_path = HubPath(store.store_id)
         self.rng = rng
@@ -266,6 +273,17 @@ class EndpointFactory:
             clock=self._clock,
             rng=self.rng,
             device_bound=self._device_bound if relays else None,
+            clients=self._client_downlink(endpoint_id, options, client_id),
+        )
+
+    def _client_downlink(
+        self, endpoint_id: EndpointId, options: MqttEndpointSettings, client_id: str
+    ) -> Callable[[DeviceBoundRelay | None], ClientDownlink] | None:
+        if not options.twins:
+            return None
+        for_all = not is_azure(options.host)
+        return lambda relay: ClientDownlink(
+            endpoint_id, self._clients, own_id=client_id, for_all=for_all, relay=relay
         )
 
     def _build_sessions(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.relays import Relays
     from edgehub.heads.head import Head, Submit
     from edgehub.heads.http.head import HttpHead
+    from edgehub.methods.methods import Methods
     from edgehub.operations.operation import Operation
     from edgehub.router import Router
     from edgehub.settings import Settings
@@ -185,6 +186,7 @@ class HttpPart(HeadPart):
         store: Keeps the journal.
         submit: Takes messages of devices.
         identities: Clients that may sign in.
+        methods: Calls those of devices and modules.
         clock: For all timers.
     """
 
@@ -198,6 +200,7 @@ class HttpPart(HeadPart):
         store: Store,
         submit: Submit,
         identities: Identities,
+        methods: Methods,
         clock: Clock,
     ) -> None:
         self.head = None
@@ -212,6 +215,7 @@ class HttpPart(HeadPart):
             refused=refusals(store),
             identities=identities,
             hub_path=HubPath(store.store_id),
+            methods=methods,
         )
 
     async def check(self, configuration: Configuration) -> None:

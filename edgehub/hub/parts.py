@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.devices.identities import Identities
+from edgehub.endpoints.client_uplink import ClientUplink
 from edgehub.endpoints.relays import Relays
 from edgehub.entities.tables import load_entities
+from edgehub.heads.mqtt.client_routes import ClientRoutes
 from edgehub.hub.broker import BrokerPart
 from edgehub.hub.control import ControlPart
 from edgehub.hub.device_bound import DeviceBoundPart
@@ -21,9 +23,12 @@ from edgehub.hub.entities import EntitiesPart
 from edgehub.hub.heads import HttpPart, MqttPart
 from edgehub.hub.lora import LoraPart
 from edgehub.hub.losses import LossesPart
+from edgehub.hub.methods import MethodsPart
 from edgehub.hub.queues import QueuesPart
 from edgehub.hub.reload import ReloadPart
 from edgehub.hub.routes import RoutesPart, build_router
+from edgehub.hub.twin_manifest import TwinManifestPart
+from edgehub.hub.twins import TwinsPart
 from edgehub.hub.web import WebPart
 from edgehub.hub.workload import WorkloadPart
 
@@ -122,6 +127,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         clock=clock,
         takes_qos0=listener.context.takes_qos0,
     )
+    uplink = ClientUplink(hub_id)
     endpoints = EndpointsPart(
         EndpointFactory(
             settings,
@@ -129,6 +135,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
             store=store,
             listener=listener,
             device_bound=device_bound.accept,
+            clients=uplink,
             clock=clock,
             rng=rng,
         ),
@@ -159,7 +166,28 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         clock=clock,
         describe=shown.document,
     )
-    http = HttpPart(settings, store=store, submit=devices.take, identities=identities, clock=clock)
+    clients = ClientRoutes(listener)
+    twins = TwinsPart(
+        settings,
+        hub_id=hub_id,
+        store=store,
+        router=router,
+        identities=identities,
+        listener=listener,
+        clients=clients,
+        uplink=uplink,
+        clock=clock,
+    )
+    twin_manifest = TwinManifestPart(configuration, hub_id=hub_id, twins=twins.twins, routes=routes)
+    methods = MethodsPart(listener, clients, uplink, clock)
+    http = HttpPart(
+        settings,
+        store=store,
+        submit=devices.take,
+        identities=identities,
+        methods=methods.methods,
+        clock=clock,
+    )
     broker = BrokerPart(
         settings,
         hub_id=hub_id,
@@ -191,7 +219,20 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     reload = ReloadPart(
         configuration,
         hub_id=hub_id,
-        parts=(routes, mqtt, http, lora, web, kept, device_bound, endpoints, broker, workload),
+        parts=(
+            routes,
+            mqtt,
+            twins,
+            twin_manifest,
+            http,
+            lora,
+            web,
+            kept,
+            device_bound,
+            endpoints,
+            broker,
+            workload,
+        ),
         reread=reread,
         wanted=reload_wanted,
         reports=shown.reports,
@@ -200,7 +241,18 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         settings.control_path, shown.operations, lambda: reload.configuration.loaded.digest
     )
     return (
-        (endpoints, devices, device_bound, entities, queues, losses, control),
+        (
+            endpoints,
+            devices,
+            device_bound,
+            entities,
+            twins,
+            twin_manifest,
+            methods,
+            queues,
+            losses,
+            control,
+        ),
         (mqtt, http, broker, lora, workload, web),
         (routes, reload),
     )

@@ -24,6 +24,7 @@ from edgehub.entities.faults import (
     UnknownEntityError,
 )
 from edgehub.errors import EdgeHubError, ManifestError, ManifestFault, StoreError
+from edgehub.methods.methods import MethodError, MethodNotConnectedError, MethodTimeoutError
 from edgehub.operations.journal import JournalError
 from edgehub.operations.operation import ArgumentError, NotFoundError
 from edgehub.routes.message_form import MessageFormError
@@ -37,6 +38,7 @@ from edgehub.sync.faults import (
     StorageUnavailableError,
     UnknownTenantError,
 )
+from edgehub.twins.document import TwinError, TwinOwnedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,6 +157,16 @@ PROBLEMS: Final[tuple[tuple[type[EdgeHubError], HTTPStatus, str, str], ...]] = (
     (EntityArgumentError, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request", ""),
     (MessageFormError, HTTPStatus.UNPROCESSABLE_ENTITY, "bad_request", ""),
     (NotFoundError, HTTPStatus.NOT_FOUND, "not_found", ""),
+    (
+        TwinOwnedError,
+        HTTPStatus.CONFLICT,
+        "owned_upstream",
+        "set it there, or write twins = false in [upstream]",
+    ),
+    (TwinError, HTTPStatus.UNPROCESSABLE_ENTITY, "twin_refused", ""),
+    (MethodNotConnectedError, HTTPStatus.NOT_FOUND, "not_connected", ""),
+    (MethodTimeoutError, HTTPStatus.GATEWAY_TIMEOUT, "no_answer", "it may have been carried out"),
+    (MethodError, HTTPStatus.UNPROCESSABLE_ENTITY, "method_refused", ""),
     (NoEntitiesError, HTTPStatus.NOT_FOUND, "no_entities", ""),
     (UnknownEntityError, HTTPStatus.NOT_FOUND, "unknown_entity", ""),
     (NoRoomError, HTTPStatus.INSUFFICIENT_STORAGE, "no_room", ""),

@@ -15,7 +15,10 @@ from edgehub.routes.query.text import upper
 
 MQTT_PREFIX: Final = "/mqtt/"
 
-_TWINS: Final = "twinchangenotifications"
+TWIN_CHANGES: Final = "/twinChangeNotifications/"
+"""Source of the notification that a client has reported properties."""
+
+_TWINS: Final = TWIN_CHANGES.strip("/").lower()
 _TELEMETRY: Final = ("messages", "modules", "*", "outputs", "*")
 
 
@@ -77,14 +80,12 @@ def path_warning(text: str) -> str:
         names.pop()
     if "*" in names:
         return "`*` stands for a level only at the end of a path; this source takes no message"
-    if names[:1] and names[0].lower() == _TWINS:
-        return "changes of twins are no messages at this hub; this source takes none"
     return "" if _can_match(names) else "no message has this source, so the route takes none"
 
 
 def _can_match(names: list[str]) -> bool:
     wanted = [name.lower() for name in names]
-    if wanted[:1] in ([], [MQTT_PREFIX.strip("/")]):
+    if wanted[:1] in ([], [MQTT_PREFIX.strip("/")], [_TWINS]):
         return len(wanted) <= 1
     if len(wanted) > len(_TELEMETRY):
         return False

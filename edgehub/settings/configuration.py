@@ -25,7 +25,7 @@ from edgehub.mqtt.topic_filter import covers, overlaps
 from edgehub.routes.manifest import DEFAULT_MANIFEST, load_manifest
 from edgehub.routes.table import RouteTable
 from edgehub.settings import MqttEndpointSettings, SettingsError
-from edgehub.settings.derived import broker_topics
+from edgehub.settings.derived import broker_topics, twin_warnings
 from edgehub.settings.listeners import listener_faults, sign_in_faults
 from edgehub.settings.loops import loop_warnings
 from edgehub.settings.named_files import exposed_files, file_faults, read_digests
@@ -182,6 +182,7 @@ def read_configuration(
             *window_warnings(named_endpoints(settings), table.manifest),
             *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
             *exposed_files(settings),
+            *twin_warnings(settings),
         ),
     )
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.mqtt.azure import is_azure
+from edgehub.settings.endpoints import MqttEndpointSettings, identity_of
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edgehub.settings.broker import BrokerSettings
     from edgehub.settings.model import Settings
 
@@ -31,6 +36,36 @@ def mapper_topics(settings: Settings) -> tuple[str, ...]:
     if not mapper_runs(settings):
         return ()
     return f"{settings.mapper.topic_root}/#", f"{settings.mapper.topic_prefix}/#"
+
+
+def peer_has_twin(settings: Settings, client_id: str, hub_id: str) -> bool:
+    """Return whether the peer upstream says what is desired of a client."""
+    upstream = settings.upstream
+    if not isinstance(upstream, MqttEndpointSettings) or not upstream.twins:
+        return False
+    return client_id == hub_id or not is_azure(upstream.host)
+
+
+def is_edge_hub_module(settings: Settings) -> bool:
+    """Return whether the hub signs in upstream as the module `$edgeHub` of its device.
+
+    Its own twin is that of the module then, whose desired properties are a manifest as a whole.
+    """
+    upstream = settings.upstream
+    if not isinstance(upstream, MqttEndpointSettings):
+        return False
+    name = upstream.client_id or (identity_of(upstream.username) if upstream.username else "")
+    return name.endswith("/$edgeHub")
+
+
+def twin_warnings(settings: Settings) -> Iterator[str]:
+    """List what of twins is not what it seems."""
+    upstream = settings.upstream
+    if isinstance(upstream, MqttEndpointSettings) and upstream.twins and is_azure(upstream.host):
+        yield (
+            "upstream.twins: Azure IoT Hub has the twin of the gateway itself; those of devices and"
+            " modules stay on this hub"
+        )
 
 
 def broker_topics(settings: Settings, broker: BrokerSettings) -> tuple[str, ...]:

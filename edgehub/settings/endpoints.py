@@ -158,6 +158,11 @@ class MqttEndpointSettings(EndpointSettings):
     device_bound: bool = Field(
         default=True, description="Take messages to devices that are subscribed here; dialect only."
     )
+    twins: bool = Field(
+        default=False,
+        description="Keep twins equal to those of the peer, and take calls of methods from it: a "
+        "parent hub's for all devices, Azure IoT Hub's for the gateway itself; upstream only.",
+    )
     identity: Literal["hub", "device"] = Field(
         default="hub",
         description="hub = one session on behalf of all; device = each device has its own there.",
@@ -237,8 +242,11 @@ class MqttEndpointSettings(EndpointSettings):
         if self.expiry and self.mqtt == "3.1.1":
             msg = "expiry = true with mqtt = 3.1.1, which has no place for it; write auto or 5"
             raise ValueError(msg)
+        if self.twins and self.topic is not None:
+            msg = "twins = true with topic; only hubs, and Azure IoT Hub, have twins"
+            raise ValueError(msg)
         if self.identity == "device":
-            unfit = [name for name in ("topic", "batches") if getattr(self, name)]
+            unfit = [name for name in ("topic", "batches", "twins") if getattr(self, name)]
             if unfit:
                 msg = f"identity = device with {unfit[0].replace('batches', 'batch')}"
                 raise ValueError(msg)

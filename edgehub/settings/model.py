@@ -229,6 +229,9 @@ class MqttSettings(Section):
         le=2**32,
         description="Size of what waits for all local clients.",
     )
+    twins_bytes_max: Whole = Field(
+        default=32 * 2**20, ge=2**16, le=2**30, description="Size of all twins."
+    )
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> MqttSettings:
@@ -411,6 +414,11 @@ class Settings(BaseSettings):
             f"endpoints.{name}.identity: only upstream has sessions of devices"
             for name, options in self.endpoints.items()
             if isinstance(options, MqttEndpointSettings) and options.identity == "device"
+        ]
+        faults += [
+            f"endpoints.{name}.twins: only upstream has twins"
+            for name, options in self.endpoints.items()
+            if isinstance(options, MqttEndpointSettings) and options.twins
         ]
         faults += session_faults(named, broker=self.broker)
         if faults:

@@ -14,3 +14,9 @@ CREATE TABLE device_message (
   header      BLOB    NOT NULL,            -- JSON list: id, properties, system properties
   body        BLOB    NOT NULL
 ) STRICT;
+
+-- Twins of devices and modules. What the documents mean is described in edgehub/twins/document.py.
+CREATE TABLE client_twin (
+  client_id TEXT PRIMARY KEY,              -- <device> or <device>/<module>
+  document  BLOB NOT NULL                  -- JSON object
+) STRICT;

@@ -35,9 +35,9 @@ class AzureClient:
         self._process.stdin.write(json.dumps({"do": action, **fields}).encode() + b"\n")
         return await self._next(lambda line: action in (line.get("done"), line.get("failed")))
 
-    async def received(self) -> dict:
-        """Return the next message that it has received."""
-        return await self._next(lambda line: "received" in line)
+    async def received(self, what: str = "received") -> dict:
+        """Return the next message that it has received, or `desired` patch, or method `called`."""
+        return await self._next(lambda line: what in line)
 
     async def _next(self, is_wanted) -> dict:
         while True:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import paho.mqtt.client as paho
-from azure.iot.device import X509, Message
+from azure.iot.device import X509, Message, MethodRequest, MethodResponse
 from azure.iot.device.aio import IoTHubDeviceClient, IoTHubModuleClient
 
 
@@ -62,6 +62,32 @@ def say(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
+def follow(client: IoTHubDeviceClient | IoTHubModuleClient) -> None:
+    """Write what is desired of the client, and answer each method with what it is called with."""
+
+    def desired(patch: dict) -> None:
+        say(desired=patch)
+
+    async def called(request: MethodRequest) -> None:
+        say(called=request.name, payload=request.payload)
+        answer = {"echo": request.payload}
+        response = MethodResponse.create_from_method_request(request, 200, answer)
+        await client.send_method_response(response)
+
+    client.on_twin_desired_properties_patch_received = desired
+    client.on_method_request_received = called
+
+
+async def send(client: IoTHubDeviceClient | IoTHubModuleClient, command: dict) -> None:
+    """Send a message, to an output if one is named."""
+    message = Message(command["body"])
+    message.custom_properties.update(command.get("properties", {}))
+    if command.get("output"):
+        await client.send_message_to_output(message, command["output"])
+    else:
+        await client.send_message(message)
+
+
 async def run(options: dict) -> None:
     """Serve commands until there are no more."""
     client = create(options)
@@ -73,19 +99,22 @@ async def run(options: dict) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         action = command["do"]
+        twin = None
         try:
-            if action == "connect":
-                await client.connect()
-            elif action == "listen":
-                client.on_message_received = received
-            elif action == "send":
-                message = Message(command["body"])
-                message.custom_properties.update(command.get("properties", {}))
-                if command.get("output"):
-                    await client.send_message_to_output(message, command["output"])
-                else:
-                    await client.send_message(message)
-            say(done=action, connected=client.connected)
+            match action:
+                case "connect":
+                    await client.connect()
+                case "listen":
+                    client.on_message_received = received
+                case "send":
+                    await send(client, command)
+                case "follow":
+                    follow(client)
+                case "report":
+                    await client.patch_twin_reported_properties(command["patch"])
+                case "twin":
+                    twin = await client.get_twin()
+            say(done=action, connected=client.connected, twin=twin)
         except Exception as error:  # noqa: BLE001 - shown to the test
             say(failed=action, error=repr(error), cause=repr(error.__cause__))
     await client.shutdown()

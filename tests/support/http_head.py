@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.heads.http.head import HttpHead
+from edgehub.methods.methods import Methods
 from edgehub.mqtt.hub_path import HubPath
 from edgehub.settings import HttpSettings
 from tests.support.scripted_router import ScriptedRouter
@@ -18,6 +19,8 @@ from tests.support.scripted_router import ScriptedRouter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from edgehub.methods.methods import MethodWay
 
 EVENTS = "/devices/press-1/messages/events?api-version=2020-03-13"
 STORE_ID = "posttothehub"
@@ -121,6 +124,18 @@ def basic(identity_id: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{identity_id}:{password}".encode()).decode()
 
 
+class NoWays:
+    """Ways to no client."""
+
+    def ways(self, _client_id: str) -> list[MethodWay]:
+        """Return none."""
+        return []
+
+    def call(self, *_arguments: object) -> None:
+        """Fail: there is no way to call by."""
+        raise AssertionError
+
+
 @asynccontextmanager
 async def running(
     *, clock: Clock | None = None, identities_file: Path | None = None, **options: object
@@ -137,6 +152,7 @@ async def running(
         refused=router.refused,
         identities=identities,
         hub_path=HubPath(STORE_ID),
+        methods=Methods(NoWays(), clock),
     )
     await head.open()
     bench = Bench(head, router, identities)

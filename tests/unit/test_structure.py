@@ -23,6 +23,7 @@ FOLDERS = {
     "journal",
     "lab",
     "lora",
+    "methods",
     "mqtt",
     "notify",
     "operations",
@@ -34,6 +35,7 @@ FOLDERS = {
     "store",
     "sync",
     "telemetry",
+    "twins",
     "web",
 }
 MODULES = {

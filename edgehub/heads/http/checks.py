@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from edgehub.heads.http.forms import (
     batch_messages,
     check_form,
-    parse_target,
     read_path,
+    read_target,
     single_message,
 )
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, unavailable
@@ -100,9 +100,9 @@ def _read_head(context: HttpContext, request: Request) -> None:
     fault = find_fault(request.version, request.hosts, request.transfer_encodings)
     if fault is not None:
         raise RequestError(*fault)
-    request.target = parse_target(request.url)
+    request.target = read_target(request.url, request.headers)
     if request.method != b"POST":
-        detail = "messages are sent by POST"
+        detail = "messages are sent, and methods called, by POST"
         raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, detail, headers=_ALLOW)
     request.is_batch = check_form(request.headers)
     limit = _body_bytes_max(context, request)

@@ -12,10 +12,12 @@ from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
+from edgehub.heads.http.calls import call_method, check_caller
 from edgehub.heads.http.checks import check_head, check_piece, messages_of
 from edgehub.heads.http.context import CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from edgehub.heads.http.limits import (
     BODY_RATE_MIN,
+    CALL_TIMEOUT_S,
     COMMIT_TIMEOUT_S,
     HEAD_TIMEOUT_S,
     HEADER_BYTES_MAX,
@@ -57,6 +59,7 @@ class Phase(Enum):
     HEAD = "end of the headers"
     BODY = "end of the body"
     COMMIT = "sign-in and commit"
+    CALL = "the answer of a method"
     WRITING = "the client to read its responses"
     ENDING = "the client to stop sending"
 
@@ -65,6 +68,7 @@ class HttpConnection(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
+        "_calling",
         "_client",
         "_connections",
         "_context",
@@ -102,6 +106,7 @@ class HttpConnection(asyncio.Protocol):
         self._submission: Submission | None = None
         self._host = ""
         self._signing_in: asyncio.Task[None] | None = None
+        self._calling: asyncio.Task[None] | None = None
         self._waits_for_check = False
         self._unparsed = Unparsed()
         self._yields = False
@@ -131,8 +136,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the requests; submitted messages are still counted until they are settled."""
         del exc
-        if self._signing_in is not None:
-            self._signing_in.cancel()
+        for task in (self._signing_in, self._calling):
+            if task is not None:
+                task.cancel()
         if self._connections.pop(self, self) is None:
             self._usage.used -= 1
         self._transport = None
@@ -378,6 +384,13 @@ class HttpConnection(asyncio.Protocol):
         if client is not None:
             self._count_as_identified()
             client.check_sender(request.target.sender)
+        if request.target.called:
+            check_caller(client, request.target.called)
+            self._begin(request)
+            self._wait(Phase.CALL, CALL_TIMEOUT_S)
+            self._pause()
+            self._calling = context.spawn(self._call(request), f"http[{self._peer}]")
+            return
         usage = context.backlog.of_kind(anonymous=client is None)
         if usage.is_full:
             raise unavailable("too much waits for the disk", BUSY_RETRY_S)
@@ -391,6 +404,24 @@ class HttpConnection(asyncio.Protocol):
         self._submission = Submission(messages, context.backlog, usage, self._settled)
         self._hand_in(request, self._submission)
 
+    async def _call(self, request: Request) -> None:
+        """Call a method and answer with what it answers."""
+        context = self._context
+        assert request.target is not None
+        body = bytes(request.body)
+        context.release(request)
+        try:
+            answer = await call_method(context.methods, request.target.called, body)
+        except RequestError as problem:
+            if self._current is request:
+                self._refuse(request, problem)
+        else:
+            if self._current is request:
+                connection = self._connection_header(request)
+                self._finish(request, context.answer(answer, connection))
+        self._calling = None
+        self._go_on()
+
     def _drop_loop(self, request: Request) -> None:
         """Respond as if the messages were stored: refused, they would be sent again."""
         context, client = self._context, self._client
@@ -400,7 +431,7 @@ class HttpConnection(asyncio.Protocol):
         context.counters.count_loop(client.identity.id, request.target.sender)
         context.refused(client.identity.id, size, "loop")
         context.release(request)
-        self._finish(request)
+        self._finish(request, context.no_content(self._connection_header(request)))
 
     def _hand_in(self, request: Request, submission: Submission) -> None:
         """Build and submit messages of a request for one turn.
@@ -459,14 +490,13 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(request, problem, recorded=True)
             return
         self._context.counters.messages_total += submission.stored
-        self._finish(request)
+        self._finish(request, self._context.no_content(self._connection_header(request)))
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: Request, response: bytes) -> None:
         self._current = None
         self._submission = None
-        connection = self._connection_header(request)
-        self._write(self._context.no_content(connection))
-        if connection is CLOSE:
+        self._write(response)
+        if self._connection_header(request) is CLOSE:
             self._end(unread=False)
 
     def _give_up_waiting(self) -> None:

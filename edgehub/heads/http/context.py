@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.http.parser import Request
     from edgehub.heads.http.problem import RequestError
+    from edgehub.methods.methods import Methods
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.settings import HttpSettings
 
@@ -43,6 +44,7 @@ class HttpContext:
         refused: Records messages that are refused for their content.
         identities: Clients that may sign in.
         hub_path: Finds messages that have passed this hub before.
+        methods: Calls those of devices and modules.
         spawn: Runs a coroutine in the head's task group.
 
     Attributes:
@@ -61,6 +63,7 @@ class HttpContext:
         refused: Refused,
         identities: Identities,
         hub_path: HubPath,
+        methods: Methods,
         spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
         self.settings = settings
@@ -69,6 +72,7 @@ class HttpContext:
         self.refused = refused
         self.identities = identities
         self.hub_path = hub_path
+        self.methods = methods
         self.spawn = spawn
         self.counters = HttpCounters()
         self.log = LogLimit(clock)
@@ -105,6 +109,13 @@ class HttpContext:
         """Return a 204; `connection` is one of `KEEP_ALIVE`, `KEEP_ALIVE_1_0` and `CLOSE`."""
         self._count(204)
         return b"HTTP/1.1 204 No Content\r\n" + self._date_line() + connection + b"\r\n"
+
+    def answer(self, document: bytes, connection: bytes) -> bytes:
+        """Return a 200 with a JSON document."""
+        self._count(200)
+        lines = f"Content-Type: application/json\r\nContent-Length: {len(document)}\r\n"
+        head = b"HTTP/1.1 200 OK\r\n" + lines.encode("ascii")
+        return head + self._date_line() + connection + b"\r\n" + document
 
     def refusal(self, problem: RequestError, connection: bytes, *, has_body: bool) -> bytes:
         """Return the response to a request that is refused."""

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from edgehub.devices.ids import ID_RULE, is_device_id
+from edgehub.devices.ids import ID_RULE, is_device_id, split_sender
 from edgehub.heads.http.limits import BATCH_MESSAGES_MAX
 from edgehub.heads.http.problem import RequestError, shown
 from edgehub.message import PROPERTIES_MAX, Message, message_source
@@ -73,11 +73,48 @@ class Target:
 
     Attributes:
         sender: `<device>` or `<device>/<module>`.
+        called: Whose method is called, likewise; empty = the request has messages.
     """
 
     device_id: str
     module_id: str | None
     sender: str
+    called: str = ""
+
+
+def read_target(url: bytes, headers: Headers) -> Target:
+    """Read who sends a request: messages by its path, or a call of a method by a header.
+
+    A call is `/twins/<d>[/modules/<m>]/methods[?...]` with `x-ms-edge-moduleId: <device>/<module>`.
+
+    Raises:
+        RequestError: 404 for another path, 400 for a wrong id.
+    """
+    levels = _levels(url)
+    if levels[0] != b"twins":
+        return parse_target(url)
+    match levels[1:]:
+        case [device, b"methods"]:
+            called = _id("device", device)
+        case [device, b"modules", module, b"methods"]:
+            called = f"{_id('device', device)}/{_id('module', module)}"
+        case _:
+            raise _no_such_path()
+    sender = split_sender(_last(headers, b"x-ms-edge-moduleid"))
+    if sender is None:
+        detail = "x-ms-edge-moduleId has to name the caller, <device>/<module>"
+        raise RequestError(HTTPStatus.BAD_REQUEST, detail)
+    device_id, module_id = sender
+    name = device_id if module_id is None else f"{device_id}/{module_id}"
+    return Target(device_id, module_id, name, called)
+
+
+def _levels(url: bytes) -> list[bytes]:
+    path = url.partition(b"?")[0]
+    if not path.startswith(b"/"):
+        # The absolute form, which clients use towards proxies.
+        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
+    return path.removesuffix(b"/").split(b"/")[1:] or [b""]
 
 
 def parse_target(url: bytes) -> Target:
@@ -86,11 +123,7 @@ def parse_target(url: bytes) -> Target:
     Raises:
         RequestError: 404 for another path, 400 for a wrong id.
     """
-    path = url.partition(b"?")[0]
-    if not path.startswith(b"/"):
-        # The absolute form, which clients use towards proxies.
-        path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
-    levels = path.removesuffix(b"/").split(b"/")[1:]
+    levels = _levels(url)
     if len(levels) == _DEVICE_LEVELS:
         devices, device, *rest = levels
         module = None
@@ -392,5 +425,6 @@ def _no_such_path() -> RequestError:
     return RequestError(
         HTTPStatus.NOT_FOUND,
         "messages go to /devices/<device>/messages/events"
-        " or /devices/<device>/modules/<module>/messages/events",
+        " or /devices/<device>/modules/<module>/messages/events, calls of methods to"
+        " /twins/<device>/methods or /twins/<device>/modules/<module>/methods",
     )

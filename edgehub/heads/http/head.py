@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
+    from edgehub.methods.methods import Methods
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.settings import HttpSettings
     from edgehub.telemetry.losses import Loss
@@ -52,6 +53,7 @@ class HttpHead:
         refused: Notified of messages that are refused for what they are.
         identities: Clients that may sign in, loaded before `open`.
         hub_path: Finds messages that have passed this hub before.
+        methods: Calls those of devices and modules.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class HttpHead:
         refused: Refused,
         identities: Identities,
         hub_path: HubPath,
+        methods: Methods,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -73,6 +76,7 @@ class HttpHead:
             refused=refused,
             identities=identities,
             hub_path=hub_path,
+            methods=methods,
             spawn=self._spawn,
         )
         self._connections: dict[HttpConnection, None] = {}

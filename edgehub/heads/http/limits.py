@@ -26,6 +26,9 @@ IDLE_TIMEOUT_S: Final = 75.0
 COMMIT_TIMEOUT_S: Final = 30.0
 """From the last byte of a request to its commit; beyond it the response is 503."""
 
+CALL_TIMEOUT_S: Final = 660.0
+"""For the answer to a call of a method, whose own time-outs come to 600 s at most."""
+
 LINGER_S: Final = 2.0
 """A refused client may go on sending for so long before the connection is aborted."""
 

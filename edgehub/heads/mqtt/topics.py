@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.message import message_source
+from edgehub.mqtt.client_topics import CLIENTS_FILTER, OF_CLIENTS
 from edgehub.mqtt.property_bag import bytes_of, has_marks, is_batch, parse_bag
 
 if TYPE_CHECKING:
@@ -69,12 +70,14 @@ class ClientTopic(StrEnum):
     TWIN_ANSWERS = "twin_answers"
     DESIRED = "desired"
     METHODS = "methods"
+    CLIENTS = "clients"  # a hub: what is for those for whom it speaks
 
 
 _OWN_TOPICS: Final = {
     ClientTopic.TWIN_ANSWERS: "$iothub/twin/res/",
     ClientTopic.DESIRED: "$iothub/twin/PATCH/properties/desired/",
     ClientTopic.METHODS: "$iothub/methods/POST/",
+    ClientTopic.CLIENTS: CLIENTS_FILTER.removesuffix("#"),
 }
 """Topics that are the same for all clients: each gets what is for itself."""
 
@@ -152,7 +155,8 @@ def parse_subscription(topic_filter: str, client_id: str) -> Subscription | None
 def client_prefixes(target: str, topic: ClientTopic) -> tuple[str, ...]:
     """Return the prefixes under which a client gets what is on a topic, the topic's own first."""
     if topic is not ClientTopic.MESSAGES:
-        return (_OWN_TOPICS[topic],)
+        prefix = _OWN_TOPICS[topic]
+        return (prefix,) if topic is not ClientTopic.CLIENTS else (OF_CLIENTS, prefix)
     sender = split_sender(target)
     assert sender is not None, target
     device_id, module_id = sender

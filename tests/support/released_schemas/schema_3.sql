@@ -37,6 +37,10 @@ CREATE TABLE boot (
   first_offset  INTEGER NOT NULL           -- rows of this boot have it or higher ones; first of a zone
 ) STRICT;
 INSERT INTO "boot" VALUES(1,'boot-1',8796093022208,1700000000000,1000000,8796093022208,1700000000000,8,1,1);
+CREATE TABLE client_twin (
+  client_id TEXT PRIMARY KEY,              -- <device> or <device>/<module>
+  document  BLOB NOT NULL                  -- JSON object
+) STRICT;
 CREATE TABLE dead_letter (
   id          INTEGER PRIMARY KEY,         -- order of arrival
   size        INTEGER NOT NULL,
@@ -56,7 +60,7 @@ CREATE TABLE dead_letter (
   header      BLOB    NOT NULL,
   body        BLOB    NOT NULL
 ) STRICT;
-INSERT INTO "dead_letter" VALUES(1,88,8796093022208,'upstream',2,'rejected','no',1,8796093022208,NULL,0,'whxmmafjenzn-1',NULL,NULL,2,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D30');
+INSERT INTO "dead_letter" VALUES(1,88,8796093022208,'upstream',2,'rejected','no',1,8796093022208,NULL,0,'7nbglax36n6k-1',NULL,NULL,2,X'5B226465762D31222C6E756C6C2C315D',X'626F64792D30');
 CREATE TABLE device_message (
   number      INTEGER PRIMARY KEY,         -- order of arrival
   target      TEXT    NOT NULL,            -- <device> or <device>/<module>
@@ -109,7 +113,7 @@ CREATE TABLE meta (
   key   TEXT PRIMARY KEY,
   value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "meta" VALUES('store_id','whxmmafjenzn');
+INSERT INTO "meta" VALUES('store_id','7nbglax36n6k');
 CREATE TABLE pending (
   seq       INTEGER PRIMARY KEY,           -- order of arrival
   topic     TEXT    NOT NULL,

@@ -1,0 +1,97 @@
+"""`edgehub twin`: what is desired of devices and modules, and what they report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edgehub.cli.client_id import client_argument, client_arguments
+from edgehub.cli.consent import ask, yes_option
+from edgehub.cli.daemon import ask_hub
+from edgehub.cli.groups import CommandGroup
+from edgehub.cli.json_argument import JsonArgument
+from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.tables import new_table, print_table
+
+_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
+_VERSIONS = ("desired", "reported")
+
+
+@click.group(cls=CommandGroup)
+def twin() -> None:
+    """Show and change twins of devices and modules.
+
+    A twin holds what is desired of a client, what it reports, and tags that it never sees.
+    """
+
+
+@twin.command("list")
+@_LIMIT
+@click.option("--after", default="", help="Begin behind this client.")
+@json_option
+@click.pass_obj
+def list_twins(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+    """List devices and modules that have a twin, with the versions of its sections."""
+    answer = ask_hub(obj, "twin list", limit=limit, after=after or None)
+    if as_json:
+        print_json(answer)
+        return
+    table = new_table("client", *_VERSIONS, right=_VERSIONS)
+    for row in answer["twins"]:
+        table.add_row(row["client_id"], str(row["desired_version"]), str(row["reported_version"]))
+    print_table(table)
+    if answer["next"]:
+        print_line(f"more with --after {answer['next']}", err=True)
+
+
+@twin.command()
+@client_argument
+@click.pass_obj
+def show(obj: dict[str, Any], client_id: str) -> None:
+    """Show a twin as JSON, in the form of Azure IoT Hub."""
+    print_json(ask_hub(obj, "twin show", **client_arguments(client_id)))
+
+
+@twin.command("set")
+@client_argument
+@click.option(
+    "--desired", type=JsonArgument(), help="Properties to merge; null removes one.", metavar="JSON"
+)
+@click.option("--tags", type=JsonArgument(), help="Tags to merge, likewise.", metavar="JSON")
+@click.pass_obj
+def set_twin(
+    obj: dict[str, Any],
+    client_id: str,
+    desired: Any,
+    tags: Any,
+) -> None:
+    """Change desired properties or tags, and show the twin.
+
+    A client that is connected is notified of desired properties, an absent one reads them later.
+    """
+    if desired is None and tags is None:
+        raise click.UsageError("give --desired, --tags or both")
+    patch: dict[str, Any] = {} if tags is None else {"tags": tags}
+    if desired is not None:
+        patch["properties"] = {"desired": desired}
+    print_json(ask_hub(obj, "twin set", **client_arguments(client_id), patch=patch))
+
+
+@twin.command()
+@client_argument
+@yes_option
+@json_option
+@click.pass_obj
+def remove(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
+    """Remove a twin; its client begins with an empty one. Exit code 1 if there is none."""
+    question = f"Remove the twin of {client_id}?"
+    ask(question, yes=yes, look_first=f"`edgehub twin show {client_id}`")
+    answer = ask_hub(obj, "twin remove", **client_arguments(client_id))
+    if as_json:
+        print_json(answer)
+    elif answer["removed"]:
+        print_line(f"removed: the twin of {client_id}")
+    else:
+        print_line(f"edgehub: {client_id} has no twin", err=True)
+    return 0 if answer["removed"] else 1

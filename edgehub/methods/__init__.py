@@ -1,0 +1,1 @@
+"""Direct methods: calls that a connected device or module answers."""

@@ -1,0 +1,61 @@
+"""The command that calls a direct method, as the control socket and the HTTP API carry it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from edgehub.methods.methods import MethodCall
+from edgehub.operations.arguments import document
+from edgehub.operations.operation import Operation, Resource
+from edgehub.operations.results import twins as results
+from edgehub.operations.twins import CLIENT, PATH, client_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgehub.methods.methods import Methods
+
+_CALL: Final = (
+    "an object with `methodName`, and `payload`, `responseTimeoutInSeconds` (30) and "
+    "`connectTimeoutInSeconds` (0) if wanted"
+)
+
+
+class MethodOperations:
+    """The operation on direct methods."""
+
+    __slots__ = ("_methods",)
+
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
+
+    def table(self) -> list[Operation]:
+        """Return every operation."""
+        return [
+            Operation(
+                name="method invoke",
+                about="Call a method of a connected device or module, and return its answer.",
+                handler=self._call,
+                result=results.MethodDocument,
+                arguments=(*CLIENT, document("call", _CALL, required=True)),
+                changes=True,
+                resource=Resource(method="POST", path=f"{PATH}/methods", body="call"),
+            )
+        ]
+
+    async def _call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        client_id = client_of(arguments)
+        result = await self._methods.call(client_id, MethodCall.parse(arguments["call"]))
+        return {"status": result.status, "payload": _payload(result.payload)}
+
+
+def _payload(text: bytes) -> Any:
+    """Return what a client has answered; what is no JSON as a text."""
+    if not text:
+        return None
+    try:
+        return orjson.loads(text)
+    except ValueError:
+        return text.decode(errors="backslashreplace")

@@ -1,0 +1,343 @@
+"""Keeps twins equal to those of the peer upstream: reports go up, desired properties come down.
+
+Owns what is due and the requests without an answer. Invariants: desired properties are the peer's,
+whatever stood here before; what a client reported is sent until the peer has it, and only what has
+changed since; one client is synchronised once at a time, and few at once, so that what is sent here
+never holds up an alarm for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import orjson
+import structlog
+
+from edgehub.devices.deadline import deadline
+from edgehub.errors import EdgeHubError
+from edgehub.mqtt.client_topics import DESIRED, GET_TWIN, REPORT, TWIN_RESULT
+from edgehub.twins.document import (
+    TwinError,
+    check_patch,
+    difference,
+    is_same,
+    merged,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edgehub.clock import Clock
+    from edgehub.message import Refusal
+    from edgehub.mqtt.client_topics import ClientPath
+    from edgehub.twins.document import ClientTwin, Json
+    from edgehub.twins.twins import ClientTwins
+
+AT_ONCE: Final = 4
+"""Requests without an answer; a thin link carries alarms beside them."""
+
+ANSWER_TIMEOUT_S: Final = 30.0
+RETRY_S: Final = 60.0
+WAITERS_MAX: Final = 8
+"""Requests of one client that wait for the peer; further ones get what is here."""
+
+FRESH_MAX: Final = 100_000
+NOT_MODIFIED: Final = 304
+"""Between hubs: the desired properties still have the version that the request names."""
+
+_OK: Final = 200
+_SUCCESS: Final = range(200, 300)
+_REFUSED: Final = frozenset({400, 413})
+_UNKNOWN: Final = frozenset({403, 404})
+
+log = structlog.get_logger(__name__)
+
+
+class TwinPeer(Protocol):
+    """The peer upstream."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests may be sent."""
+
+    def speaks_for(self, client_id: str) -> bool:
+        """Return whether it takes requests about a client at present."""
+
+    def send(
+        self,
+        client_id: str,
+        path: str,
+        name: str = "",
+        body: bytes = b"",
+        *,
+        rid: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Send a request."""
+
+
+class PeerSilentError(EdgeHubError):
+    """The peer has not answered."""
+
+
+class TwinSynchroniser:
+    """Synchronises the twins of one hub.
+
+    Args:
+        twins: They.
+        peer: See `TwinPeer`.
+        clock: For time-outs.
+        is_wanted: Returns whether a client listens to its desired properties now.
+    """
+
+    def __init__(
+        self,
+        twins: ClientTwins,
+        peer: TwinPeer,
+        clock: Clock,
+        *,
+        is_wanted: Callable[[str], bool],
+    ) -> None:
+        self._twins = twins
+        self._peer = peer
+        self._clock = clock
+        self._is_wanted = is_wanted
+        self._numbers = itertools.count(1)
+        # Answers to requests before a restart are no answers to those after it.
+        self._mark = secrets.token_hex(3)
+        self._requests: dict[str, tuple[str, asyncio.Future[tuple[int, bytes]]]] = {}
+        self._fresh: set[str] = set()
+        # Clients for which the hub may not speak at the peer; they are served from here alone.
+        self._unknown: set[str] = set()
+        self._due: dict[str, None] = {}
+        self._busy: set[str] = set()
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._wake = asyncio.Event()
+        self.refused_total = 0
+
+    def is_fresh(self, client_id: str) -> bool:
+        """Return whether a twin need not, or cannot, be read from the peer before it is shown."""
+        return (
+            client_id in self._fresh
+            or client_id in self._unknown
+            or not self._peer.speaks_for(client_id)
+            or len(self._waiters.get(client_id, ())) >= WAITERS_MAX
+        )
+
+    async def run(self) -> None:
+        """Synchronise what is due until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(self._work())
+
+    async def refreshed(self, client_id: str, timeout_s: float) -> None:
+        """Wait until a twin is fresh, as long as that is possible."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(client_id, []).append(waiter)
+        self.due(client_id)
+        try:
+            async with deadline(self._clock, timeout_s):
+                await waiter
+        except TimeoutError:
+            log.debug("twins.peer_slow", client_id=client_id)
+
+    def due(self, client_id: str) -> None:
+        """Synchronise a twin soon."""
+        self._due[client_id] = None
+        self._wake.set()
+
+    def link_changed(self, is_up: bool) -> None:
+        """Record that the link upstream came or went."""
+        self._fresh.clear()
+        self._unknown.clear()
+        if is_up:
+            for client_id in self._twins.ids():
+                if self._twins.is_unsent(client_id) or self._is_wanted(client_id):
+                    self._due[client_id] = None
+            self._wake.set()
+            return
+        for _, answer in self._requests.values():
+            if not answer.done():
+                answer.set_exception(PeerSilentError("the link upstream is down"))
+        for client_id in list(self._waiters):
+            self._release(client_id)
+
+    def take(self, client_id: str, path: ClientPath, body: bytes) -> None:
+        """Handle what the peer sends about a twin."""
+        if path.path == TWIN_RESULT:
+            whose, answer = self._requests.get(path.parameters.get("$rid", ""), ("", None))
+            if answer is not None and whose == client_id and not answer.done():
+                answer.set_result((int(path.name) if path.name.isdecimal() else 0, body))
+        elif path.path == DESIRED:
+            self._take_desired(client_id, path.parameters.get("$version", ""), body)
+
+    def _take_desired(self, client_id: str, version: str, body: bytes) -> None:
+        number = int(version) if version.isascii() and version.isdecimal() else 0
+        known = self._twins.get(client_id).desired_version
+        if number and number <= known:
+            return
+        if number == known + 1:
+            try:
+                patch = _plain(_parsed(body))
+                self._twins.desire(client_id, patch, _ignore, version=number)
+            except TwinError as error:
+                log.warning("twins.change_not_taken", client_id=client_id, reason=str(error))
+            return
+        self._fresh.discard(client_id)
+        self.due(client_id)
+
+    async def _work(self) -> None:
+        while True:
+            client_id = await self._next()
+            self._busy.add(client_id)
+            try:
+                await self._synchronise(client_id)
+            except PeerSilentError as error:
+                log.info("twins.peer_silent", client_id=client_id, reason=str(error))
+                self._again(client_id)
+            finally:
+                self._busy.discard(client_id)
+                self._release(client_id)
+                self._wake.set()
+
+    async def _next(self) -> str:
+        while True:
+            if self._peer.is_up:
+                for client_id in self._due:
+                    if client_id not in self._busy:
+                        del self._due[client_id]
+                        return client_id
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _again(self, client_id: str) -> None:
+        self._clock.call_later(RETRY_S, lambda: self.due(client_id))
+
+    def _release(self, client_id: str) -> None:
+        for waiter in self._waiters.pop(client_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _synchronise(self, client_id: str) -> None:
+        if not self._peer.speaks_for(client_id) or client_id in self._unknown:
+            return
+        if client_id not in self._fresh:
+            await self._refresh(client_id)
+        if self._twins.is_unsent(client_id) and client_id not in self._unknown:
+            await self._push(client_id)
+
+    async def _refresh(self, client_id: str) -> None:
+        known = self._twins.get(client_id).desired_version if client_id in self._twins else None
+        status, body = await self._request(client_id, GET_TWIN, version=known)
+        if status == _OK:
+            try:
+                self._adopt(client_id, *_sections(body))
+            except TwinError as error:
+                log.warning("twins.change_not_taken", client_id=client_id, reason=str(error))
+                return
+        elif status in _UNKNOWN:
+            self._unknown.add(client_id)
+            return
+        elif status != NOT_MODIFIED:
+            raise PeerSilentError(f"status {status}")
+        if len(self._fresh) >= FRESH_MAX:
+            self._fresh.clear()
+        self._fresh.add(client_id)
+
+    def _adopt(self, client_id: str, desired: Json, version: int, reported: Json) -> None:
+        twin = self._twins.get(client_id)
+        patch = difference(twin.desired, desired)
+        adopted = twin.with_desired(desired, version)
+        if twin.synced is not None:
+            # What the client reported meanwhile goes on top of what the peer has.
+            mine = merged(reported, twin.unsent())
+            adopted = _with_reported(replace(adopted, synced=reported), mine)
+        else:
+            adopted = _with_reported(adopted, reported)
+        if adopted != twin:
+            self._twins.put(client_id, adopted, _ignore, patch=patch)
+
+    async def _push(self, client_id: str) -> None:
+        twin = self._twins.get(client_id)
+        patch = twin.unsent()
+        status = _OK
+        if patch:
+            status, body = await self._request(client_id, REPORT, write_json(patch))
+            if status in _REFUSED:
+                self.refused_total += 1
+                reason = body[:200].decode(errors="replace")
+                log.warning(
+                    "twins.report_refused", client_id=client_id, status=status, reason=reason
+                )
+        if status not in _SUCCESS and status not in _REFUSED:
+            raise PeerSilentError(f"status {status}")
+        # What the peer refuses once it would refuse for ever; the next report is tried again.
+        sent = self._twins.get(client_id).sent(twin.reported)
+        try:
+            self._twins.put(client_id, sent, _ignore)
+        except TwinError as error:
+            raise PeerSilentError(str(error)) from error
+        if sent.synced is not None:
+            self.due(client_id)
+
+    async def _request(
+        self, client_id: str, path: str, body: bytes = b"", *, version: int | None = None
+    ) -> tuple[int, bytes]:
+        request_id = f"{self._mark}{next(self._numbers)}"
+        answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._requests[request_id] = client_id, answer
+        try:
+            async with deadline(self._clock, ANSWER_TIMEOUT_S):
+                self._peer.send(client_id, path, "", body, rid=request_id, version=version)
+                return await answer
+        except TimeoutError:
+            raise PeerSilentError(f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        finally:
+            del self._requests[request_id]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # it may have been set in the turn of the time-out
+
+
+def _sections(body: bytes) -> tuple[Json, int, Json]:
+    """Return desired properties, their version, and reported properties of a twin.
+
+    Raises:
+        TwinError: It is no twin.
+    """
+    document = _parsed(body)
+    if not isinstance(document, dict) or not isinstance(document.get("desired"), dict):
+        raise TwinError(400, "the peer's answer is no twin")
+    version = document["desired"].get("$version")
+    if not isinstance(version, int) or version < 1:
+        raise TwinError(400, "the peer's twin has no version")
+    return _plain(document["desired"]), version, _plain(document.get("reported", {}))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except ValueError as error:
+        raise TwinError(400, f"not JSON: {error}") from None
+
+
+def _plain(section: Any) -> Json:
+    """Return a section, or a patch of it, without versions and metadata, checked."""
+    if isinstance(section, dict):
+        section = {name: value for name, value in section.items() if name[:1] != "$"}
+    return check_patch(section)
+
+
+def _with_reported(twin: ClientTwin, reported: Json) -> ClientTwin:
+    if is_same(twin.reported, reported):
+        return twin
+    version = twin.reported_version + 1
+    return replace(twin, reported=reported, reported_version=version)
+
+
+def _ignore(_token: int, _refusal: Refusal | None) -> None:
+    """Ignore when a change is durable: the peer has it."""

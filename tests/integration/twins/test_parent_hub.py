@@ -1,0 +1,237 @@
+"""Twins and methods of devices behind a child hub, with a parent hub as the cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgehub.cli.refusal import CommandError
+from edgehub.devices.identity_file import Identity, changing
+from edgehub.devices.passwords import PasswordHash
+from tests.support.broker_hub import running_hub
+from tests.support.ports import free_port
+from tests.support.twin_client import twin_client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.support.broker_hub import BrokerHub
+
+pytestmark = pytest.mark.integration
+
+OK, DONE = 200, 204
+
+
+class Family:
+    """A parent hub and a child hub; each can be stopped and started again."""
+
+    def __init__(self, folder: Path, child: str = "child") -> None:
+        self._folder = folder
+        self._port = free_port()
+        identities = folder / "identities"
+        with changing(identities) as entries:
+            entries[child] = Identity(
+                id=child, password=PasswordHash.of(b"secret"), on_behalf=("leaf-*",)
+            )
+        self._identities = str(identities)
+        password = folder / "password"
+        password.write_text("secret")
+        password.chmod(0o600)
+        self._upstream = {
+            "type": "mqtt",
+            "host": "127.0.0.1",
+            "port": self._port,
+            "username": child,
+            "password_file": str(password),
+            "twins": True,
+        }
+
+    @contextlib.asynccontextmanager
+    async def parent(self) -> AsyncIterator[BrokerHub]:
+        """Run the parent."""
+        mqtt = {"port": self._port, "identities_file": self._identities}
+        async with running_hub(self._folder / "parent", hub_id="parent", mqtt=mqtt) as hub:
+            yield hub
+
+    @contextlib.asynccontextmanager
+    async def child(self, *, linked: bool = True, **more: Any) -> AsyncIterator[BrokerHub]:
+        """Run the child, and wait until it is linked to its parent."""
+        (self._folder / "child").mkdir(exist_ok=True)
+        async with running_hub(
+            self._folder / "child", hub_id="child", upstream=self._upstream, **more
+        ) as hub:
+            if linked:
+                await hub.until(lambda: twins(hub)["synchronised"])
+            yield hub
+
+
+def twins(hub: BrokerHub) -> dict[str, Any]:
+    """Return what a hub says of its twins."""
+    return dict(hub.hub.status()["twins"])
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Family:
+    """Return a parent and a child that do not run yet."""
+    (tmp_path / "parent").mkdir()
+    return Family(tmp_path)
+
+
+async def reported(hub: BrokerHub, device_id: str) -> dict[str, Any]:
+    """Return the reported properties of a twin without the version."""
+    shown = await hub.call("twin show", device_id=device_id)
+    section = dict(shown["properties"]["reported"])
+    del section["$version"]
+    return section
+
+
+async def desire(hub: BrokerHub, device_id: str, desired: dict[str, Any]) -> None:
+    """Change what is desired of a device."""
+    await hub.call("twin set", device_id=device_id, patch={"properties": {"desired": desired}})
+
+
+async def test_reports_go_up_and_desired_properties_come_down(family: Family) -> None:
+    """While both are linked, each change is seen at the other end."""
+    async with (
+        family.parent() as parent,
+        family.child() as child,
+        twin_client(child.mqtt_port, "leaf-1") as client,
+    ):
+        assert (await client.report({"a": {"b": 1}})).status == DONE
+        await child.until(lambda: not twins(child)["unsent"])
+        assert await reported(parent, "leaf-1") == {"a": {"b": 1}}
+        await desire(parent, "leaf-1", {"x": 1})
+        assert await client.desired() == ("$iothub/", 2, {"x": 1})
+        with pytest.raises(CommandError, match="set at the peer upstream"):
+            await desire(child, "leaf-1", {"x": 2})
+        await desire(parent, "leaf-1", {"x": None})
+        assert await client.desired() == ("$iothub/", 3, {"x": None})
+
+
+async def test_a_link_that_was_down_is_caught_up_with(family: Family) -> None:
+    """Reports are merged and kept, desired properties read again; both outlive a restart."""
+    async with family.parent() as parent:
+        async with family.child() as child, twin_client(child.mqtt_port, "leaf-1") as client:
+            await client.report({"a": 1, "gone": 1})
+            await child.until(lambda: not twins(child)["unsent"])
+        await desire(parent, "leaf-1", {"x": 1})
+    async with (
+        family.child(linked=False) as child,
+        twin_client(child.mqtt_port, "leaf-1") as client,
+    ):
+        assert (await client.get()).body["desired"] == {"$version": 1}
+        for number in range(5):
+            await client.report({"a": number, "gone": None, "list": [number]})
+        assert twins(child)["unsent"] == 1
+    async with family.parent() as parent:
+        await desire(parent, "leaf-1", {"y": 2})
+        async with family.child() as child:
+            await child.until(lambda: not twins(child)["unsent"])
+            assert await reported(parent, "leaf-1") == {"a": 4, "list": [4]}
+            async with twin_client(child.mqtt_port, "leaf-1") as client:
+                assert (await client.get()).body["desired"] == {"x": 1, "y": 2, "$version": 3}
+
+
+async def test_the_parent_is_asked_when_a_client_reads(family: Family) -> None:
+    """A twin that the child has never seen is that of the parent."""
+    async with family.parent() as parent:
+        async with twin_client(parent.mqtt_port, "leaf-2") as client:
+            await client.report({"from": "there"})
+        await desire(parent, "leaf-2", {"x": 1})
+        async with family.child() as child, twin_client(child.mqtt_port, "leaf-2") as client:
+            document = (await client.get()).body
+            assert document["desired"] == {"x": 1, "$version": 2}
+            assert document["reported"]["from"] == "there"
+
+
+async def test_a_missed_version_is_read_in_full(family: Family) -> None:
+    """A change whose predecessor did not arrive is not applied on top of a gap."""
+    async with (
+        family.parent() as parent,
+        family.child() as child,
+        twin_client(child.mqtt_port, "leaf-1") as client,
+    ):
+        await client.get()
+        await desire(parent, "leaf-1", {"x": 1})
+        assert (await client.desired()).version == 2
+    async with family.child(linked=False), family.parent() as parent:
+        pass
+    async with family.parent() as parent:
+        await desire(parent, "leaf-1", {"y": 1})
+        async with family.child() as child, twin_client(child.mqtt_port, "leaf-1") as client:
+            await desire(parent, "leaf-1", {"z": 1})
+            merged: dict[str, Any] = {}
+            while merged.get("version") != 4:
+                change = await client.desired()
+                merged |= {**change.patch, "version": change.version}
+            assert merged == {"y": 1, "z": 1, "version": 4}
+
+
+async def test_a_client_of_another_name_stays_with_its_hub(family: Family) -> None:
+    """What the child may not speak for is served by it, and never reaches the parent."""
+    async with (
+        family.parent() as parent,
+        family.child() as child,
+        twin_client(child.mqtt_port, "other-1") as client,
+    ):
+        assert (await client.report({"a": 1})).status == DONE
+        assert (await client.get()).body["reported"] == {"a": 1, "$version": 2}
+        listed = await parent.call("twin list")
+        assert "other-1" not in str(listed)
+
+
+async def test_methods_are_called_through_the_child(family: Family) -> None:
+    """The answer comes back to the caller; a device that is not there is not found."""
+    async with (
+        family.parent() as parent,
+        family.child() as child,
+        twin_client(child.mqtt_port, "leaf-1") as client,
+    ):
+        call = {"methodName": "reboot", "payload": {"in_s": 1}}
+        task = asyncio.create_task(parent.call("method invoke", device_id="leaf-1", call=call))
+        received = await client.call()
+        assert (received.name, received.payload) == ("reboot", {"in_s": 1})
+        client.respond(received, 202, ["yes"])
+        assert await task == {"status": 202, "payload": ["yes"]}
+        answer = await parent.call("method invoke", device_id="leaf-9", call=call)
+        assert answer["status"] == 404
+        assert "not connected" in answer["payload"]["message"]
+
+
+async def test_the_child_has_a_twin_of_its_own(family: Family) -> None:
+    """Under its own id, which it needs no pattern for."""
+    async with family.parent() as parent, family.child() as child:
+        await desire(parent, "child", {"x": 1})
+        async with twin_client(child.mqtt_port, "leaf-1") as client:
+            await client.get()
+        await child.until(lambda: twins(child)["count"] >= 1)
+        shown = await child.call("twin show", device_id="child")
+        assert shown["properties"]["desired"] == {"x": 1, "$version": 2}
+
+
+@pytest.mark.parametrize("child_id", ["child", "child/$edgeHub"])
+async def test_the_parent_sets_the_manifest_of_the_child(tmp_path: Path, child_id: str) -> None:
+    """It comes down in the child's own twin, and the outcome goes up in it."""
+    (tmp_path / "parent").mkdir()
+    family = Family(tmp_path, child_id)
+    routes = {"fine": "FROM /messages/* WHERE kind = 'alarm' INTO $upstream"}
+    store = {"timeToLiveSecs": 60}
+    manifest = {"schemaVersion": "1.1", "routes": routes, "storeAndForwardConfiguration": store}
+    device_id, _, module_id = child_id.partition("/")
+    whose = {"device_id": device_id, "module_id": module_id or None}
+    desired = manifest if module_id else {"edgeHub": manifest}
+    async with family.parent() as parent, family.child(manifest=None) as child:
+        await parent.call("twin set", **whose, patch={"properties": {"desired": desired}})
+        found: dict[str, Any] = {}
+        while "lastDesiredStatus" not in found:
+            shown = await parent.call("twin show", **whose)
+            section = shown["properties"]["reported"]
+            found = section if module_id else section.get("edgeHub", {})
+        assert found["lastDesiredStatus"] == {"code": 200, "description": ""}
+        assert found["lastDesiredVersion"] == 2
+        in_force = (await child.call("manifest show"))["routes"]
+        assert [route["name"] for route in in_force] == ["fine"]

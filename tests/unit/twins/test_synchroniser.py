@@ -1,0 +1,255 @@
+"""Synchronising twins with a scripted peer on a manual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from edgehub.clock import ManualClock
+from edgehub.mqtt.client_topics import DESIRED, GET_TWIN, REPORT, TWIN_RESULT, ClientPath
+from edgehub.twins.document import ClientTwin
+from edgehub.twins.synchroniser import ANSWER_TIMEOUT_S, AT_ONCE, RETRY_S, TwinSynchroniser
+from edgehub.twins.twins import ClientTwins
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from edgehub.twins.table import Settle
+
+
+class Request(NamedTuple):
+    """What the hub has sent."""
+
+    client_id: str
+    path: str
+    body: Any
+    rid: str
+    version: int | None
+
+
+class Peer:
+    """A peer that the test answers for."""
+
+    def __init__(self) -> None:
+        self.is_up = False
+        self.foreign: set[str] = set()
+        self.requests: list[Request] = []
+
+    def speaks_for(self, client_id: str) -> bool:
+        """Return whether requests about a client are sent at all."""
+        return self.is_up and client_id not in self.foreign
+
+    def send(
+        self,
+        client_id: str,
+        path: str,
+        name: str = "",
+        body: bytes = b"",
+        *,
+        rid: str | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Record a request."""
+        assert not name
+        assert rid is not None
+        self.requests.append(
+            Request(client_id, path, json.loads(body) if body else None, rid, version)
+        )
+
+
+class Table:
+    """A table that settles at once; implements what `ClientTwins` needs of `TwinTable`."""
+
+    async def load(self) -> dict[str, ClientTwin]:
+        """Return nothing."""
+        return {}
+
+    def save(self, _client_id: str, _document: bytes | None, settle: Settle) -> None:
+        """Settle."""
+        settle(0, None)
+
+
+class Bench:
+    """A synchroniser with twins, and a peer that is away at first."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.peer = Peer()
+        self.changes: list[tuple[str, Any, int]] = []
+        known: dict[str, Any] = {}
+        self.twins = ClientTwins(Table(), known, hub_id="gw", bytes_max=10**6)  # type: ignore[arg-type]
+        self.twins.desired_changed.append(lambda *change: self.changes.append(change))
+        self.wanted: set[str] = set()
+        self.sync = TwinSynchroniser(
+            self.twins, self.peer, self.clock, is_wanted=self.wanted.__contains__
+        )
+        self.twins.reported_changed.append(self.sync.due)
+
+    def report(self, client_id: str, patch: dict[str, Any]) -> None:
+        """Report for a client."""
+        self.twins.report(client_id, patch, lambda _token, _refusal: None)
+
+    async def link(self, is_up: bool = True) -> None:
+        """Let the link come or go."""
+        self.peer.is_up = is_up
+        self.sync.link_changed(is_up)
+        await turns()
+
+    async def next(self) -> Request:
+        """Return the next request."""
+        await turns()
+        return self.peer.requests.pop(0)
+
+    async def answer(self, request: Request, status: int, body: Any = None) -> None:
+        """Answer a request."""
+        path = ClientPath(request.client_id, TWIN_RESULT, str(status), {"$rid": request.rid})
+        text = b"" if body is None else json.dumps(body).encode()
+        self.sync.take(request.client_id, path, text)
+        await turns()
+
+    async def desired(self, client_id: str, version: int, patch: dict[str, Any]) -> None:
+        """Send a change of desired properties."""
+        path = ClientPath(client_id, DESIRED, "", {"$version": str(version)})
+        self.sync.take(client_id, path, json.dumps({**patch, "$version": version}).encode())
+        await turns()
+
+
+async def turns() -> None:
+    """Give all tasks their turns."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def document(desired: dict[str, Any], version: int, **reported: Any) -> dict[str, Any]:
+    """Return a twin as a peer answers it."""
+    return {"desired": {**desired, "$version": version}, "reported": {**reported, "$version": 9}}
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    """Run a synchroniser."""
+    bench = Bench()
+    task = asyncio.create_task(bench.sync.run())
+    yield bench
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_an_outage_ends_with_one_request_each_way(bench: Bench) -> None:
+    """What was reported meanwhile is one patch, on top of what the peer has."""
+    for number in range(50):
+        bench.report("d", {"n": number, "list": [number]})
+    await bench.link()
+    request = await bench.next()
+    assert (request.path, request.version) == (GET_TWIN, 1)
+    await bench.answer(request, 200, document({"x": 1}, 4, other=True))
+    assert bench.changes == [("d", {"x": 1}, 4)]
+    request = await bench.next()
+    assert (request.path, request.body) == (REPORT, {"n": 49, "list": [49]})
+    bench.report("d", {"n": None})
+    await bench.answer(request, 204)
+    request = await bench.next()
+    assert request.body == {"n": None}
+    await bench.answer(request, 204)
+    assert bench.twins.unsent == 0
+    assert bench.twins.get("d").reported == {"other": True, "list": [49]}
+    assert bench.peer.requests == []
+
+
+async def test_desired_properties_are_those_of_the_peer(bench: Bench) -> None:
+    """Changes follow one another; an old one is nothing, a gap is read again, 304 is no change."""
+    bench.wanted.add("d")
+    bench.twins.put("d", ClientTwin(desired={"a": 1}, desired_version=3), lambda *_: None)
+    await bench.link()
+    request = await bench.next()
+    assert request.version == 3
+    await bench.answer(request, 304)
+    await bench.desired("d", 4, {"b": 2})
+    await bench.desired("d", 4, {"b": 3})
+    await bench.desired("d", 2, {"b": 4})
+    assert bench.changes == [("d", {"b": 2}, 4)]
+    await bench.desired("d", 7, {"c": 1})
+    request = await bench.next()
+    await bench.answer(request, 200, document({"b": 2, "c": 1, "d": 0}, 7))
+    assert bench.changes[1:] == [("d", {"a": None, "c": 1, "d": 0}, 7)]
+
+
+async def test_a_silent_peer_is_tried_again_later(bench: Bench) -> None:
+    """After a while, or with the next link, and only a few requests are open at once."""
+    for number in range(AT_ONCE + 3):
+        bench.report(f"d{number}", {"n": 1})
+    await bench.link()
+    assert len(bench.peer.requests) == AT_ONCE
+    bench.peer.requests.clear()
+    await bench.clock.advance(ANSWER_TIMEOUT_S + 1)
+    await turns()
+    assert len(bench.peer.requests) == 3
+    bench.peer.requests.clear()
+    await bench.clock.advance(RETRY_S)
+    await turns()
+    assert len(bench.peer.requests) == AT_ONCE
+    await bench.link(is_up=False)
+    bench.peer.requests.clear()
+    await bench.link()
+    assert len(bench.peer.requests) == AT_ONCE
+
+
+async def test_a_client_of_another_hub_is_left_alone(bench: Bench) -> None:
+    """A peer that does not take it is asked once a link, and what it reported stays unsent."""
+    bench.report("d", {"n": 1})
+    await bench.link()
+    await bench.answer(await bench.next(), 403)
+    bench.report("d", {"n": 2})
+    await turns()
+    assert bench.peer.requests == []
+    assert bench.sync.is_fresh("d")
+    assert bench.twins.is_unsent("d")
+
+
+async def test_a_report_that_the_peer_refuses_is_not_repeated(bench: Bench) -> None:
+    """The next one is sent."""
+    bench.report("d", {"n": 1})
+    await bench.link()
+    await bench.answer(await bench.next(), 304)
+    await bench.answer(await bench.next(), 400, {"message": "no"})
+    await bench.clock.advance(2 * RETRY_S)
+    await turns()
+    assert bench.peer.requests == []
+    assert bench.sync.refused_total == 1
+    bench.report("d", {"m": 2})
+    assert (await bench.next()).body == {"m": 2}
+
+
+async def test_a_reader_waits_for_the_peer_and_not_for_ever(bench: Bench) -> None:
+    """It gets what the peer has, or after a time what is here."""
+    await bench.link()
+    assert not bench.sync.is_fresh("d")
+    reader = asyncio.create_task(bench.sync.refreshed("d", 10))
+    await bench.answer(await bench.next(), 200, document({"x": 1}, 2))
+    await reader
+    assert bench.sync.is_fresh("d")
+    reader = asyncio.create_task(bench.sync.refreshed("e", 10))
+    await turns()
+    await bench.clock.advance(11)
+    await reader
+    assert not bench.sync.is_fresh("e")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, [], {}, {"desired": 1}, {"desired": {}}, {"desired": {"$version": 2, "a b": 1}}],
+)
+async def test_an_answer_that_is_no_twin_changes_nothing(bench: Bench, body: Any) -> None:
+    """Nor does one about another client, or with another id."""
+    bench.wanted.add("d")
+    bench.report("d", {"n": 1})
+    await bench.link()
+    request = await bench.next()
+    await bench.answer(request._replace(client_id="x"), 200, document({"x": 1}, 2))
+    await bench.answer(request._replace(rid="x"), 200, document({"x": 1}, 2))
+    await bench.answer(request, 200, body)
+    assert bench.changes == []
+    assert bench.twins.get("d").desired == {}
