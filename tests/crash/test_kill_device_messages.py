@@ -41,7 +41,7 @@ class Listener:
         self._client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, client_id=device_id, clean_session=True
         )
-        self._client.reconnect_delay_set(0.05, 0.2)
+        self._client.reconnect_delay_set(0.4, 0.8)
         self._client.on_connect = self._connected
         self._client.on_message = self._took
         self._client.connect_async("127.0.0.1", port)
@@ -145,6 +145,10 @@ def test_nothing_acknowledged_is_lost_on_the_way_down(tmp_path: Path, seed: int)
             if victim in listeners:
                 listeners[victim].cut()
             else:
+                # While devices are absent, a hub has something to lose.
+                for listener in listeners.values():
+                    listener.cut()
+                time.sleep(rng.uniform(*PAUSE_S))
                 daemon = parent if victim == "parent" else child
                 daemon.kill()
                 daemon.start()
