@@ -7,7 +7,7 @@ PUBACK follows the `settle` of its handler.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import re
@@ -24,6 +24,9 @@ class RequestRefusal(StrEnum):
 
     NOT_AUTHORIZED = "not_authorized"  # the client may not send it
     QUEUE_DEPTH = "queue_depth"  # as many messages wait for their receiver as may
+
+
+_DEVICE_BOUND: Final = b"/devicebound/"
 
 
 class ClientRequest(NamedTuple):
@@ -64,11 +67,17 @@ class ClientRequests:
         self._handlers: list[tuple[re.Pattern[bytes], RequestHandler]] = []
 
     def add(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:
-        """Hand all requests whose topic matches a pattern, from its beginning, to a handler."""
+        """Hand all requests whose topic matches a pattern, from its beginning, to a handler.
+
+        Topics of requests begin with `$`, or are those of messages to devices.
+        """
         self._handlers.append((pattern, handler))
 
     def find(self, topic: bytes) -> RequestHandler | None:
         """Return the handler of a topic, None = it is no request."""
+        # Telemetry passes here too, and must not pay for the patterns.
+        if not topic.startswith(b"$") and _DEVICE_BOUND not in topic:
+            return None
         for pattern, handler in self._handlers:
             if pattern.match(topic):
                 return handler
