@@ -17,6 +17,7 @@ from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
 from edgehub.errors import extra_hint
+from edgehub.lora.airtime import lora_airtime
 from edgehub.lora.device import DeviceClass, MacVersion, describe
 from edgehub.lora.identifiers import parse_station_id
 from edgehub.telemetry.plural import counted
@@ -276,6 +277,8 @@ def list_stations(obj: dict[str, Any], as_json: bool) -> None:
 @click.option("--nwk-s-enc-key", help="Likewise.")
 @click.option("--f-cnt", type=click.IntRange(0, 2**32 - 1), help="Full counter; absent = tried.")
 @click.option("--tx-dr", type=click.IntRange(0, 15), default=0, help="Of an uplink of 1.1 (0).")
+@click.option("--sf", type=click.IntRange(7, 12), help="Spreading factor: show the time on air.")
+@click.option("--bw", type=click.Choice(["125", "250", "500"]), default="125", help="kHz (125).")
 @click.option("--tx-ch", type=click.IntRange(0, 255), default=0, help="Likewise, its channel (0).")
 @json_option
 def decode(frame: str, as_json: bool, **given: Any) -> int:
@@ -286,10 +289,14 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
     _need_extra()
     from edgehub.lora.decode import decode_frame  # noqa: PLC0415 - needs the extra `lora`
 
+    phy_payload = _frame_bytes(frame)
     try:
-        document = decode_frame(_frame_bytes(frame), _frame_keys(given))
+        document = decode_frame(phy_payload, _frame_keys(given))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if given["sf"] is not None:
+        airtime = lora_airtime(len(phy_payload), sf=given["sf"], bw_khz=int(given["bw"]))
+        document["airtime_ms"] = round(airtime.ms, 3)
     if as_json:
         print_json(document)
     else:

@@ -55,8 +55,3 @@ def lora_airtime(
     return Airtime(
         symbol_ms=symbol_ms, preamble_ms=preamble_ms, ms=preamble_ms + symbols * symbol_ms
     )
-
-
-def fsk_airtime_ms(size: int, *, bit_rate: int = 50_000) -> float:
-    """Return the milliseconds of a FSK frame: preamble 5, sync 3, length 1 and CRC 2 bytes."""
-    return (5 + 3 + 1 + size + 2) * 8 / bit_rate * 1000

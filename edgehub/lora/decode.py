@@ -20,7 +20,7 @@ from edgehub.lora.frames import (
     RejoinRequestFrame,
     parse_frame,
 )
-from edgehub.lora.identifiers import dev_addr_text, eui_text
+from edgehub.lora.identifiers import NetId, dev_addr_text, eui_text
 from edgehub.lora.session import NO_RATE, UplinkRate, frame_mic, open_frame
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _accept(frame: JoinAcceptFrame, key: bytes | None) -> dict[str, Any]:
     return {
         "app_nonce": fields.app_nonce,
         "net_id": f"{fields.net_id:06X}",
+        "net_id_type": NetId.of(fields.net_id).kind,
         "dev_addr": dev_addr_text(fields.dev_addr),
         "opt_neg": fields.opt_neg,
         "rx1_dr_offset": fields.dl_settings >> 4 & 7,

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from edgehub.lora.airtime import fsk_airtime_ms, lora_airtime
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -39,12 +37,6 @@ class DataRate(NamedTuple):
         """Return it as people write it, such as `SF7BW125`."""
         return f"SF{self.sf}BW{self.bw_khz}" if self.sf else "FSK50"
 
-    def airtime_ms(self, size: int) -> float:
-        """Return how long a downlink of so many bytes is on air."""
-        if not self.sf:
-            return fsk_airtime_ms(size)
-        return lora_airtime(size, sf=self.sf, bw_khz=self.bw_khz, crc=False).ms
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
@@ -64,8 +56,7 @@ class Region:
         rx1_dr: Data rates of RX1: by that of the uplink, by the offset.
         rx2_dr: Data rate of RX2.
         rx2_hz: Frequency of RX2.
-        eirp_dbm: Power index 0.
-        power_index_max: Largest power index; each is 2 dB less.
+        power_index_max: Largest power index; each is 2 dB less than the one before.
         payload_max: Largest application payload by data rate.
         up_dr_max: Best uplink data rate that ADR uses.
     """
@@ -83,7 +74,6 @@ class Region:
     rx1_dr: tuple[tuple[int, ...], ...]
     rx2_dr: int
     rx2_hz: int
-    eirp_dbm: int
     power_index_max: int
     payload_max: tuple[int, ...]
     up_dr_max: int = 5
@@ -189,7 +179,6 @@ EU868: Final = Region(
     rx1_dr=_less(6, 8),
     rx2_dr=0,
     rx2_hz=869_525_000,
-    eirp_dbm=16,
     power_index_max=7,
     payload_max=_EU_PAYLOADS,
 )
@@ -208,7 +197,6 @@ AS923_1: Final = Region(
     rx1_dr=_AS_ROWS,
     rx2_dr=2,
     rx2_hz=923_200_000,
-    eirp_dbm=16,
     power_index_max=7,
     payload_max=(51, 51, 115, 115, 242, 242, 242, 242),
 )
@@ -238,7 +226,7 @@ AS923_3: Final = _as923(3, -6_600_000, (915_000_000, 921_000_000))
 AS923_4: Final = _as923(4, -5_900_000, (917_000_000, 920_000_000))
 
 # Sources: RP002-1.0.4 section 2.12 (KR920-923); channels, RX2, payloads and power steps as in
-# ChirpStack's `kr920.rs` of 2026; 14 dBm above 922 MHz; further channels of The Things Network.
+# ChirpStack's `kr920.rs` of 2026; further channels of The Things Network.
 KR920: Final = Region(
     name="KR920",
     station_name="KR920",
@@ -250,7 +238,6 @@ KR920: Final = Region(
     rx1_dr=_less(6, 6),
     rx2_dr=0,
     rx2_hz=921_900_000,
-    eirp_dbm=14,
     power_index_max=7,
     payload_max=(51, 51, 51, 115, 242, 242),
 )
@@ -277,7 +264,6 @@ US915: Final = FixedRegion(
     rx1_dr=((10, 9, 8, 8), (11, 10, 9, 8), (12, 11, 10, 9), (13, 12, 11, 10), (13, 13, 12, 11)),
     rx2_dr=8,
     rx2_hz=923_300_000,
-    eirp_dbm=30,
     power_index_max=14,
     payload_max=(11, 53, 125, 242, 242, 0, 0, 0, 53, 129, 242, 242, 242, 242),
     up_dr_max=3,
@@ -304,7 +290,6 @@ AU915: Final = FixedRegion(
     ),
     rx2_dr=8,
     rx2_hz=923_300_000,
-    eirp_dbm=30,
     power_index_max=14,
     payload_max=(51, 51, 51, 115, 242, 242, 242, 0, 53, 129, 242, 242, 242, 242),
 )

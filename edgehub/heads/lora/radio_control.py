@@ -158,7 +158,7 @@ class RadioControl:
                     "nb_rep": wanted.nb_trans,
                 },
             )
-            for cntl, mask in self._masks()
+            for cntl, mask in self._masks(device)
         ]
 
     def _needs_masks(self, device: Device) -> bool:
@@ -167,11 +167,14 @@ class RadioControl:
         is_older = profile is not None and profile.mac_version < MacVersion.V1_0_3
         return isinstance(self._region, FixedRegion) and is_older
 
-    def _masks(self) -> list[Mask]:
+    def _masks(self, device: Device) -> list[Mask]:
         region = self._region
         if isinstance(region, FixedRegion):
             return masks_72(range(72), region.channels)
-        return [(0, (1 << len(region.up_channels_hz)) - 1)]
+        # A device refuses channels that it does not know; further ones came with its join.
+        has_joined = device.session.generation > 0
+        known = region.up_channels_hz if has_joined else region.join_channels_hz
+        return [(0, (1 << len(known)) - 1)]
 
     def _radio(self, device: Device) -> _Radio:
         session = device.session.session

@@ -66,7 +66,7 @@ async def test_a_device_that_refuses_or_decides_itself_is_left_alone(tmp_path: P
         await station.hear(device.uplink(b"1", confirmed=True), dr=0, snr=8.0)
         assert await commands(station, device) == []
         await station.hear(device.uplink(b"2", adr=True), dr=0, snr=8.0)
-        assert await commands(station, device) == [(5, 1, 0, 0xFF)]
+        assert await commands(station, device) == [(5, 1, 0, 0x07)], "it knows three channels"
         frame = device.uplink(b"3", adr=True, commands=(REFUSED,), confirmed=True)
         await station.hear(frame, dr=0, snr=8.0)
         assert await commands(station, device) == []

@@ -36,6 +36,13 @@ def test_a_data_frame_is_read_with_its_counter_found() -> None:
     assert "payload" not in plain
 
 
+@pytest.mark.parametrize(("sf", "milliseconds"), [(7, 51.456), (12, 1318.912)])
+def test_the_time_on_air_is_that_of_the_usual_calculators(sf: int, milliseconds: float) -> None:
+    """17 bytes at 125 kHz, with the optimisation for low data rates where gateways have it."""
+    document = decoded(FRAME, "--sf", str(sf))
+    assert document["airtime_ms"] == pytest.approx(milliseconds, abs=0.001)
+
+
 def test_mac_commands_are_named() -> None:
     """In FOpts, with their members."""
     document = decoded("404e1f0b26830700020307e10d42ff", *KEYS)

@@ -48,6 +48,34 @@ def test_an_api_that_is_off_has_no_faults():
     assert _faults(web={"host": "0.0.0.0"}, http={"host": "0.0.0.0"}) == []
 
 
+def test_stations_are_named_and_their_devices_are_in_a_registry():
+    """A port without stations serves none, and twins are not found by an address."""
+    station = {"port": 0, "stations": ["b827:ebff:fe12:3456"]}
+    upstream = {"type": "mqtt", "host": "localhost", "identity": "device"}
+    assert _faults(lora=station) == []
+    assert _faults(lora={"stations": []}) == []
+    assert [key for key, _ in _faults(lora={"port": 0})] == ["lora.stations"]
+    twin = {"registry": "twin", "coordinator": "in-process"}
+    assert [key for key, _ in _faults(lora=station, affinity=twin, upstream=upstream)] == [
+        "affinity.registry"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("members", "fault"),
+    [
+        ({"stations": ["12:34:56"]}, "want a number of 64 bits"),
+        ({"client_ca_file": "ca.pem"}, "client_ca_file without certificate_file"),
+        ({"certificate_file": "server.pem"}, "belong together"),
+        ({"region": "IN865"}, "EU868"),
+    ],
+)
+def test_a_station_or_plan_that_does_not_exist_is_refused(members, fault):
+    """Ids, files that belong together, and plans that stations know."""
+    with pytest.raises(ValueError, match=fault):
+        Settings(lora=members)
+
+
 @pytest.mark.parametrize("section", ["mqtt", "http"])
 @pytest.mark.parametrize(
     ("options", "key"), [({"host": "0.0.0.0"}, "host"), ({"anonymous": False}, "anonymous")]
