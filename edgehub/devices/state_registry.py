@@ -67,7 +67,7 @@ class StateRegistry:
         return tuple(device_id for (device_id,) in found)
 
     async def gateway_of(self, device_id: str) -> str | None:
-        """See `DeviceSource`."""
+        """Return the only gateway of a device without use of its connection; None = any."""
         try:
             return (await self.load(device_id)).profile.gateway_id
         except DeviceUnknownError:

@@ -65,7 +65,7 @@ class TwinSource:
         return (address,)
 
     async def gateway_of(self, device_id: str) -> str | None:
-        """See `DeviceSource`; its twin says so, which takes a session to read."""
+        """Return None: the twin alone knows, and to read it takes a session."""
         del device_id
         return None
 

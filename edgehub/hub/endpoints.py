@@ -61,7 +61,7 @@ ADJUSTABLE: Final = frozenset(
 """Settings of an endpoint that change while its link stays."""
 
 BATCH_PIECE_SHARE: Final = 0.4
-"""See `PumpOptions.piece_share`: what compresses well together, and an alarm still waits little."""
+"""As `PumpOptions.piece_share`: what compresses well together, and an alarm still waits little."""
 
 log = structlog.get_logger(__name__)
 

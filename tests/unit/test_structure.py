@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
@@ -162,6 +164,13 @@ def test_no_class_name_is_used_twice() -> None:
         for name in re.findall(r"^class ([A-Z]\w+)", text, re.MULTILINE)
     )
     assert {name for name, count in named.items() if count > 1} == SHARED_NAMES
+
+
+def test_words_are_those_of_the_field() -> None:
+    """As `make check` has it: no word that the project does not use."""
+    command = [sys.executable, str(ROOT / ".ci" / "check-words"), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_every_helper_of_the_tests_has_its_line() -> None:

@@ -49,7 +49,7 @@ def test_a_docstring_begins_with_a_usual_verb(tmp_path: Path, opening: str) -> N
     text = f'\nclass A:\n    """{opening} what it is."""\n'
     code, told = check(tmp_path, "edgehub/a.py", text)
     assert code == 1
-    assert told.startswith(f"edgehub/a.py:2: docstring begins with {opening}: Return, Check, ")
+    assert told.startswith(f"edgehub/a.py:3: docstring begins with {opening}: Return, Check, ")
 
 
 def test_other_words_pass(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ class WorkloadConnection(asyncio.Protocol):
             self._write(HTTPStatus.BAD_REQUEST, {"message": "not a request of HTTP"}, close=True)
 
     def pause_writing(self) -> None:
-        """Close: nobody needs so many answers that are not read."""
+        """Close: no client needs so many answers that it does not read."""
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

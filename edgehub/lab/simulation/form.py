@@ -272,7 +272,7 @@ class _Reader:
             f_cnt = member.get("f_cnt")
             records[device] = RecordState(
                 f_cnt=None if f_cnt is None else self._f_cnt(member, "f_cnt", place),
-                # Also one that has left: it is told, and nobody reads it.
+                # Also one that has left: it is notified, and no hub reads that.
                 gateway=self._text(member, "gateway", place, None) or "",
             )
             if not records[device].gateway:
