@@ -458,7 +458,7 @@ class Mailboxes:
             reason=message.dead,
         )
         while len(self._dead) > DEAD_MAX:
-            self._table.remove_later(self._dead.popitem(last=False)[1])
+            self._table.remove(self._dead.popitem(last=False)[1])
         return None
 
     def _take_out(self, box: Mailbox, message: DeviceMessage) -> None:

@@ -60,23 +60,15 @@ class DeviceMessageTable:
 
     def count(self, message: DeviceMessage) -> None:
         """Store how often a message was delivered."""
-        self._change_later(_COUNT, message.deliveries, message.number)
+        self._change(_COUNT, message.deliveries, message.number)
 
     def bury(self, message: DeviceMessage) -> None:
         """Store that a message is a dead letter."""
-        self._change_later(_BURY, message.dead, message.number)
+        self._change(_BURY, message.dead, message.number)
 
     def remove(self, message: DeviceMessage) -> asyncio.Future[None]:
         """Remove a message; done once that is durable."""
         return self._change(_REMOVE, message.number)
-
-    def remove_later(self, message: DeviceMessage) -> None:
-        """Remove a message for which nothing waits."""
-        self._change_later(_REMOVE, message.number)
-
-    def _change_later(self, sql: str, *values: object) -> None:
-        # After a loss of it the message is delivered once more than is counted.
-        self._change(sql, *values).add_done_callback(_ignore)
 
     def _change(self, sql: str, *values: object) -> asyncio.Future[None]:
         writer = self._store.writer
@@ -85,6 +77,8 @@ class DeviceMessageTable:
                 self._group = group
                 self._changes = []
                 self._future = writer.transact(partial(_write, self._changes))
+                # Most callers wait for nothing: what is lost with the hub is delivered again.
+                self._future.add_done_callback(_ignore)
             self._changes.append((sql, values))
         return self._future
 

@@ -64,8 +64,6 @@ class MemoryTable:
         del self.rows[message.number]
         return self._future()
 
-    remove_later = remove
-
     def _future(self):
         future = asyncio.get_running_loop().create_future()
         if self.is_closed:
