@@ -44,7 +44,7 @@ TAKE_OVER_CHECK_S: Final = 1.0
 hub's own session ends within this time too, the link or the peer has failed."""
 
 LISTENING_MAX: Final = 2_000
-"""Sessions for devices that listen, about 60 KB of memory each; later ones wait for their turn."""
+"""Sessions for devices that listen, 14 KB of memory each without TLS; others wait for a place."""
 
 STABLE_S: Final = 30.0
 """A session that lasted so long makes the next pause the first one again."""
