@@ -80,8 +80,8 @@ ROUTE_SCHEMA: Final[dict[str, Any]] = {
         },
     ],
 }
-_BODIES: Final = {"body": ROUTE_SCHEMA, "document": {"type": "object"}}
-"""Schemas of arguments that are a whole body."""
+_BODIES: Final = {"body": ROUTE_SCHEMA}
+"""Schemas of arguments that are a whole body; of others an object."""
 
 _HEADERS: Final = {
     "if_match": ("If-Match", "Only in place of this revision, from the header `ETag`; `*`: any."),
@@ -159,7 +159,7 @@ def _described(operation: Operation, result: dict[str, Any]) -> dict[str, Any]:
             }
         )
     elif place.body:
-        described["requestBody"] = _body(_BODIES[place.body])
+        described["requestBody"] = _body(_BODIES.get(place.body, {"type": "object"}))
     if "requestBody" in described:
         statuses += _REFUSED_BODIES
     if operation.changes:
