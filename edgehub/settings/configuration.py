@@ -183,6 +183,7 @@ def read_configuration(
             *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
             *exposed_files(settings),
             *twin_warnings(settings),
+            *_unused_certificates(settings.mqtt, identities),
         ),
     )
 
@@ -303,6 +304,17 @@ def _unknown_tenants(settings: Settings, identities: IdentityList | None) -> Ite
         if entry.tenant and entry.tenant not in settings.tenants:
             hint = f'add [tenants."{entry.tenant}"] to the settings'
             yield ConfigError(f"identity {entry.id}", f"there is no tenant {entry.tenant}", hint)
+
+
+def _unused_certificates(mqtt: MqttSettings, identities: IdentityList) -> Iterator[str]:
+    for entry in identities.entries.values():
+        missing = ""
+        if entry.certificates or entry.thumbprints:
+            missing = "" if mqtt.certificate_file else "certificate_file and key_file"
+        if entry.thumbprints and not missing:
+            missing = "" if mqtt.client_ca_file else "client_ca_file"
+        if missing:
+            yield f"identity {entry.id}: its certificates need mqtt.{missing}"
 
 
 def _shared_local_topics(settings: Settings, table: RouteTable) -> Iterator[ConfigError]:

@@ -14,13 +14,16 @@ from edgehub.clock import ManualClock
 from edgehub.devices.identities import CLOCK_TOLERANCE_S, certificate_files, read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.server_tls import ServerTls, read_server_tls
+from edgehub.hub.hub import Hub
 from edgehub.mqtt.reasons import ReasonCode
 from edgehub.mqtt.shared_access import SharedAccessKey
+from edgehub.settings import Settings
 from tests.support import mqtt_wire as wire
 from tests.support.certificates import NEW_KEY, Authority, openssl
 from tests.support.mqtt5_client import Client5
 from tests.support.mqtt_listener import running
 from tests.support.mqtt_wire import RawClient
+from tests.support.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,28 +255,31 @@ async def test_a_pinned_certificate(site, authority, digest):
         assert await answer(bench.tls_port, "dev2", first) == 5
 
 
-async def test_another_certificate_at_run_time(site):
-    """Adding and removing one rebuilds the context; connected clients stay."""
+async def test_a_reload_of_a_hub(site, server, tmp_path):
+    """A reload lets a new certificate in, and its removal keeps it out; others stay connected."""
     first, second = site.self_signed("first"), site.self_signed("second")
     with site.entries() as entries:
         entries["first"] = Identity(id="first", certificates=("first.pem",))
-    tls = site.tls()
-    async with running(identities_file=site.file, tls=tls.context, anonymous=False) as bench:
-        client = await RawClient.signed_in(bench.tls_port, "first", tls=site.client(first))
-        assert await answer(bench.tls_port, "second", site.client(second)) == -1
+    mqtt = {
+        "port": 0,
+        "tls_port": 0,
+        "identities_file": site.file,
+        "certificate_file": server[0],
+        "key_file": server[1],
+    }
+    hub = Hub(Settings(hub_id="hub", data_dir=tmp_path / "data", mqtt=mqtt))
+    async with serving(hub):
+        port = next(part.ports()["mqtt_tls_port"] for part in hub.parts if part.name == "mqtt")
+        reload = hub.operations["config reload"].handler
+        client = await RawClient.signed_in(port, "first", tls=site.client(first))
+        assert await answer(port, "second", site.client(second)) == -1
         with site.entries() as entries:
             entries["second"] = Identity(id="second", certificates=("second.pem",))
-        more = site.tls()
-        assert more.fingerprint != tls.fingerprint
-        await bench.listener.renew_certificate(more.context)
-        bench.identities.apply(read_identity_list(site.file))
-        bench.listener.identities_changed()
-        assert await answer(bench.tls_port, "second", site.client(second)) == 0
+        await reload({})
+        assert await answer(port, "second", site.client(second)) == 0
         with site.entries() as entries:
             del entries["second"]
-        await bench.listener.renew_certificate(site.tls().context)
-        bench.identities.apply(read_identity_list(site.file))
-        bench.listener.identities_changed()
-        assert await answer(bench.tls_port, "second", site.client(second)) == -1
+        await reload({})
+        assert await answer(port, "second", site.client(second)) == -1
         await client.pong()
         await client.close()

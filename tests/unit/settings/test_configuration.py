@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 
 import pytest
 
@@ -242,3 +243,24 @@ def test_a_group_shares_no_local_topics(tmp_path, filter_, faults):
         assert fault["key"] == "broker.share_group"
     else:
         read_configuration(_loaded(manifest=manifest, broker=broker), hub_id="gw")
+
+
+def test_certificates_without_tls(tmp_path):
+    """An identity that could only sign in with a certificate is named where there is no TLS."""
+    (tmp_path / "a.pem").write_text(
+        ssl.DER_cert_to_PEM_cert(b"what a certificate holds is read with the handshake")
+    )
+    identities = tmp_path / "identities"
+    identities.write_text(
+        json.dumps({"id": "a", "certificates": ["a.pem"]})
+        + "\n"
+        + json.dumps({"id": "b", "thumbprints": ["0" * 64]})
+        + "\n"
+        + json.dumps({"id": "c"})
+    )
+    found = read_configuration(_loaded(mqtt={"identities_file": identities}), hub_id="gw")
+    needed = "its certificates need mqtt.certificate_file and key_file"
+    assert [warning for warning in found.warnings if "identity" in warning] == [
+        f"identity a: {needed}",
+        f"identity b: {needed}",
+    ]
