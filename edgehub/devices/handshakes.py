@@ -27,11 +27,13 @@ class ServerContext(ssl.SSLContext):
     Attributes:
         refused_total: Connections that were closed because of the bound.
         has_authorities: Whether clients may show certificates of an authority.
+        own_certificates: Thumbprints of single certificates that clients may show.
     """
 
     def __init__(self, *_protocol: int) -> None:
         self.refused_total = 0
         self.has_authorities = False
+        self.own_certificates: frozenset[str] = frozenset()
         # Handshakes that have begun, oldest first, as far as they are not known to have ended.
         self._begun: deque[weakref.ref[ssl.SSLObject]] = deque()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.devices.handshakes import ServerContext
 from edgehub.errors import ConfigError
-from edgehub.storage.credentials import load_authorities, load_certificate
+from edgehub.storage.credentials import load_authorities, load_certificate, read_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +39,8 @@ class ClientCertificate:
 
     Attributes:
         common_name: Its one common name, None = there is not exactly one.
-        is_of_authority: Whether an authority of the listener stands behind it. One that names
-            itself as its issuer, or was verified where there are no authorities, is trusted as the
-            file that it is, or signed by another client.
+        is_of_authority: Whether an authority of the listener stands behind it. Any other is a
+            single one that the listener trusts, or was signed by the holder of such a one.
         thumbprints: Its SHA-1 and SHA-256 in hexadecimal digits.
     """
 
@@ -57,12 +56,13 @@ class ClientCertificate:
         fields, binary = connection.getpeercert(), connection.getpeercert(binary_form=True)
         if not fields or not binary:
             return None
-        context = connection.context
-        has_authorities = isinstance(context, ServerContext) and context.has_authorities
+        # The context of this very handshake: the one in force now may trust others.
+        context, found = connection.context, thumbprints(binary)
+        assert isinstance(context, ServerContext)
         return cls(
             common_name=common_name(fields),
-            is_of_authority=has_authorities and fields.get("issuer") != fields.get("subject"),
-            thumbprints=thumbprints(binary),
+            is_of_authority=context.has_authorities and not found & context.own_certificates,
+            thumbprints=found,
         )
 
 
@@ -77,7 +77,7 @@ def read_server_tls(
     certificate_file: Path,
     key_file: Path,
     client_ca_file: Path | None,
-    self_signed: Sequence[Path] = (),
+    own_certificates: Sequence[Path] = (),
 ) -> ServerTls:
     """Read the files of a listener.
 
@@ -86,7 +86,7 @@ def read_server_tls(
         certificate_file: Certificate in PEM, with those between it and its authority.
         key_file: Its private key.
         client_ca_file: Authorities whose certificates clients may show, None = there is none.
-        self_signed: Certificates that clients may show themselves.
+        own_certificates: Single certificates that clients may show, of no authority here.
 
     Raises:
         ConfigError: If a file cannot be read, or they do not belong together.
@@ -98,10 +98,13 @@ def read_server_tls(
         texts.append(load_authorities(context, f"{section}.client_ca_file", client_ca_file))
         context.verify_mode = ssl.CERT_OPTIONAL
         context.has_authorities = True
-    for file in self_signed:
-        texts.append(load_authorities(context, str(file), file))
+    for file in own_certificates:
+        binary = read_certificate(str(file), file)
+        texts.append(binary.hex())
         if client_ca_file is not None:
-            _check_signs_nothing(file)
+            _check_signs_nothing(file, binary)
+        context.load_verify_locations(cadata=binary)
+        context.own_certificates |= thumbprints(binary)
         context.verify_mode = ssl.CERT_OPTIONAL
         # A trusted certificate needs no issuer that is trusted too.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -109,10 +112,10 @@ def read_server_tls(
     return ServerTls(context=context, fingerprint=hashlib.sha256(joined.encode()).hexdigest())
 
 
-def _check_signs_nothing(file: Path) -> None:
+def _check_signs_nothing(file: Path, binary: bytes) -> None:
     # Trusted next to authorities, it could sign a certificate with the name of another identity.
     store = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_authorities(store, str(file), file)
+    store.load_verify_locations(cadata=binary)
     if store.cert_store_stats()["x509_ca"]:
         reason = f"{file} can sign other certificates, in the name of any identity"
         hint = (

@@ -271,13 +271,13 @@ def _part(faults: list[ConfigError], read: Callable[[], T]) -> T | None:
 def _read_tls(mqtt: MqttSettings, identities: IdentityList | None) -> ServerTls | None:
     if mqtt.certificate_file is None or mqtt.key_file is None or identities is None:
         return None
-    self_signed = [
+    own_certificates = [
         file
         for entry in identities.entries.values()
         for file in certificate_files(identities, entry)
     ]
     return read_server_tls(
-        "mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file, self_signed
+        "mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file, own_certificates
     )
 
 

@@ -171,9 +171,11 @@ def read_certificate(key: str, file: Path) -> bytes:
     text = _read_certificates(key, file)
     begin, end = text.find(_PEM_BEGIN), text.find(_PEM_END)
     try:
-        return ssl.PEM_cert_to_DER_cert(text[begin : end + len(_PEM_END)])
-    except ValueError as error:
+        binary = ssl.PEM_cert_to_DER_cert(text[begin : end + len(_PEM_END)])
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=binary)
+    except (ValueError, ssl.SSLError) as error:
         raise ConfigError(key, f"{file} is damaged: {error}", _look_at(file)) from error
+    return binary
 
 
 def client_context(options: TlsOptions, context: ssl.SSLContext | None = None) -> ssl.SSLContext:

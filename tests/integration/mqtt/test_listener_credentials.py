@@ -236,6 +236,22 @@ async def test_next_to_an_authority(site, authority):
         assert await answer(bench.tls_port, "dev1", forged) == -1
 
 
+async def test_a_single_certificate_of_another_authority(site, tmp_path):
+    """It counts as the file that it is, not by the name in it, and its authority is not trusted."""
+    foreign = Authority(tmp_path, "foreign")
+    press, other = foreign.client("dev1"), foreign.client("dev2")
+    with site.entries() as entries:
+        entries["press-1"] = Identity(id="press-1", certificates=(press[0].name,))
+        entries["dev1"] = Identity(id="dev1")
+        entries["dev2"] = Identity(id="dev2")
+    for with_authority in (False, True):
+        tls = site.tls(with_authority=with_authority).context
+        async with running(identities_file=site.file, tls=tls, anonymous=False) as bench:
+            assert await answer(bench.tls_port, "press-1", site.client(press)) == 0
+            assert await answer(bench.tls_port, "dev1", site.client(press)) == 5
+            assert await answer(bench.tls_port, "dev2", site.client(other)) == -1
+
+
 @pytest.mark.parametrize("digest", ["sha1", "sha256"])
 async def test_a_pinned_certificate(site, authority, digest):
     """With a thumbprint only that certificate of the authority counts."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 
 import pytest
 
@@ -18,6 +17,7 @@ from edgehub.settings.configuration import (
 )
 from edgehub.settings.effective import effective_document
 from edgehub.settings.origin import LoadedSettings
+from tests.support.certificates import Authority
 from tests.support.routes import a_manifest
 
 
@@ -247,12 +247,10 @@ def test_a_group_shares_no_local_topics(tmp_path, filter_, faults):
 
 def test_certificates_without_tls(tmp_path):
     """An identity that could only sign in with a certificate is named where there is no TLS."""
-    (tmp_path / "a.pem").write_text(
-        ssl.DER_cert_to_PEM_cert(b"what a certificate holds is read with the handshake")
-    )
+    certificate = Authority(tmp_path).certificate
     identities = tmp_path / "identities"
     identities.write_text(
-        json.dumps({"id": "a", "certificates": ["a.pem"]})
+        json.dumps({"id": "a", "certificates": [certificate.name]})
         + "\n"
         + json.dumps({"id": "b", "thumbprints": ["0" * 64]})
         + "\n"
