@@ -91,7 +91,7 @@ def _ignore(future: asyncio.Future[None]) -> None:
 def _read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
     return connection.execute(
         "SELECT number, target, priority, origin, enqueued_ms, expires_ms, deliveries, dead,"
-        " header, iif(dead IS NULL, body, x'') FROM device_message ORDER BY number"
+        " header, CASE WHEN dead IS NULL THEN body ELSE x'' END FROM device_message ORDER BY number"
     ).fetchall()
 
 

@@ -133,3 +133,25 @@ def test_the_ledger_says_who_owned_what(hub: Daemon) -> None:
     assert "dev-b" in text
     assert "dev-a" not in text
     assert "profile.deduplication: drop" in run(hub, "show", "dev-b")
+
+
+def test_messages_to_a_device_are_sent_listed_and_removed(hub: Daemon) -> None:
+    """For people and for programs; what is wrong with a message is said before it is stored."""
+    stored = run(
+        *(hub, "send", "dev-a", "on", "--id", "open-1", "--priority", "0", "--ttl", "10min"),
+        *("-p", "kind=cmd", "--ack", "full"),
+    )
+    assert stored.startswith("stored: open-1, until ")
+    assert "1 message for it now" in stored
+    run(hub, "send", "dev-a", "off", "--module", "m")
+    [shown] = json.loads(run(hub, "messages", "dev-a", "--json"))["waiting"]
+    assert (shown["priority"], shown["origin"], shown["in_flight"]) == (0, "api", False)
+    table = run(hub, "messages", "dev-a")
+    assert "open-1" in table
+    assert "waits" in table
+    assert "is not NAME=VALUE" in run(hub, "send", "dev-a", "x", "-p", "kind", code=2)
+    assert "no length of time" in run(hub, "send", "dev-a", "x", "--ttl", "soon", code=2)
+    assert "from 1 to 172800" in run(hub, "send", "dev-a", "x", "--ttl", "3d", code=1)
+    assert "--yes" in run(hub, "purge", "dev-a", code=2)
+    assert "removed: 1 message" in run(hub, "purge", "dev-a", "--yes")
+    assert "removed: 1 message" in run(hub, "purge", "dev-a", "-m", "m", "--yes")
