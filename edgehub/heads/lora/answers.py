@@ -21,7 +21,7 @@ from edgehub.lora.regions import required_snr_db
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.device import Device
@@ -156,7 +156,7 @@ class Answers:
         downlinks: Downlinks,
         messages: WaitingMessages,
         radio: RadioControl,
-        spawn: Callable[[Coroutine[None, None, None], str], None],
+        spawn: Callable[[Awaitable[object], str], None],
         clock: Clock,
     ) -> None:
         self._region = region

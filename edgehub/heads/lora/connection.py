@@ -106,9 +106,6 @@ class StationConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take one message."""
-        context = self._context
-        if context.draining:
-            return
         try:
             message = orjson.loads(data)
         except ValueError:
@@ -207,6 +204,8 @@ class StationConnection(asyncio.Protocol):
         elif not self._is_configured:
             self._refuse("it came before `version`")
         elif kind in ("jreq", "updf", "rejoin", "propdf"):
+            if self._context.draining:
+                return  # what was taken before still has to be reported as sent
             station.frames += 1
             try:
                 self._context.server.take(message, station)

@@ -79,6 +79,7 @@ class JoinServer:
         devices: Where requests are processed.
         is_registered: Returns whether a DevEUI is that of a registered device.
         downlinks: Sends accepts.
+        spawn: Runs what takes longer than the request.
         counts: Requests by what became of them.
         log: Lines at a bounded rate.
     """
@@ -90,6 +91,7 @@ class JoinServer:
         devices: Devices,
         is_registered: Callable[[str], Awaitable[bool]],
         downlinks: Downlinks,
+        spawn: Callable[[Awaitable[object], str], None],
         counts: Counter[str],
         log: LogLimit,
     ) -> None:
@@ -98,12 +100,13 @@ class JoinServer:
         self._devices = devices
         self._is_registered = is_registered
         self._downlinks = downlinks
+        self._spawn = spawn
         self._counts = counts
         self._log = log
         self._accepted: OrderedDict[str, _Accepted] = OrderedDict()
 
     async def join(self, frame: JoinRequestFrame, transmission: Transmission, station: str) -> None:
-        """Process a request and answer it.
+        """Process a request and have it answered.
 
         Raises:
             DeviceError: It failed.
@@ -140,9 +143,10 @@ class JoinServer:
             self._log.warning("lora.join_mic_failed", device_id=device_id, station=heard_by)
         if phy_payload is not None:
             windows = windows_of(self._region, JOIN_ACCEPT_DELAY_S)
-            await self._downlinks.answer(
+            answer = self._downlinks.answer(
                 frame.dev_eui, phy_payload, transmission, windows, written=_nothing
             )
+            self._spawn(answer, "lora-accept")
 
     @staticmethod
     def _check_registered(stored: StoredDevice, frame: JoinRequestFrame) -> None:

@@ -76,6 +76,8 @@ class NetworkServer:
     Attributes:
         downlinks: Answers on their way.
         radio: What devices are asked of their radio.
+        busy: Frames and answers that are not done.
+        on_load: Called with whether too many frames are processed at once.
         counts: Join requests and refused frames by what became of them.
     """
 
@@ -103,6 +105,7 @@ class NetworkServer:
         self.downlinks = Downlinks(region, stations, clock)
         self.counts: Counter[str] = Counter()
         self.busy = 0
+        self._frames = 0
         self.radio = RadioControl(region, options.adr_margin_db)
         self._answers = Answers(
             region,
@@ -117,6 +120,7 @@ class NetworkServer:
             devices=devices,
             is_registered=is_registered,
             downlinks=self.downlinks,
+            spawn=self._spawn,
             counts=self.counts,
             log=log,
         )
@@ -193,7 +197,7 @@ class NetworkServer:
             work = self._joins.join(frame, transmission, name)
         else:
             work = self._data(frame, phy_payload, transmission, reception, name)
-        self._spawn(work, "lora-frame")
+        self._spawn(self._bounded(work), "lora-frame")
 
     # Data.
 
@@ -341,6 +345,7 @@ class NetworkServer:
             )
 
     def _spawn(self, work: Awaitable[object], name: str) -> None:
+        """Run what belongs to a device; the head drains until it is done."""
         assert self._tasks is not None, "connections exist only while the head runs"
 
         async def run() -> None:
@@ -351,10 +356,18 @@ class NetworkServer:
                 self._log.warning("lora.frame_failed", device_id=error.device_id, reason=str(error))
             finally:
                 self.busy -= 1
-                self.on_load(self.busy >= FRAMES_MAX)
                 if not self.busy:
                     self._idle.set()
 
         self.busy += 1
-        self.on_load(self.busy >= FRAMES_MAX)
         self._tasks.create_task(run(), name=name)
+
+    async def _bounded(self, work: Awaitable[None]) -> None:
+        """Process a frame; too many at once keep stations from being read."""
+        self._frames += 1
+        self.on_load(self._frames >= FRAMES_MAX)
+        try:
+            await work
+        finally:
+            self._frames -= 1
+            self.on_load(self._frames >= FRAMES_MAX)

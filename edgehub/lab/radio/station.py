@@ -48,6 +48,7 @@ class SimulatedStation:
     Attributes:
         config: What the hub said of its channels.
         downlinks: Messages `dnmsg` as they came.
+        reports: Whether it reports each as sent when it comes.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class SimulatedStation:
         self._stack = contextlib.AsyncExitStack()
         self._link: ClientConnection
         self.config: dict[str, Any] = {}
+        self.reports = True
         self.downlinks: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
@@ -143,13 +145,18 @@ class SimulatedStation:
         """Return its time."""
         return SESSION_BIT | int(self._clock.monotonic() * 1e6)
 
+    async def report(self, message: Mapping[str, Any]) -> None:
+        """Report that a downlink is sent."""
+        sent = {name: message[name] for name in ("diid", "DevEui", "rctx")}
+        await self.send({"msgtype": "dntxed", "xtime": self.xtime(), **sent})
+
     async def _read(self) -> None:
         try:
             async for text in self._link:
                 message = orjson.loads(text)
                 if message.get("msgtype") == "dnmsg":
                     self.downlinks.put_nowait(message)
-                    sent = {name: message[name] for name in ("diid", "DevEui", "rctx")}
-                    await self.send({"msgtype": "dntxed", "xtime": self.xtime(), **sent})
+                    if self.reports:
+                        await self.report(message)
         except ConnectionClosed:
             return

@@ -128,6 +128,26 @@ async def test_a_device_of_class_c_gets_a_message_at_once(tmp_path: Path) -> Non
             await hub.until(lambda: ended(hub) == {"Success": 1})
 
 
+async def test_a_message_on_its_way_while_the_hub_stops_is_not_sent_again(tmp_path: Path) -> None:
+    """The drain waits for the station's report."""
+    async with lora_hub(tmp_path) as hub, a_station(hub) as station:
+        device = await personalised(hub, DEV_EUI)
+        await send(hub, "once")
+        station.reports = False
+        await station.hear(device.uplink(b"1"))
+        found, message = await received(station, device)
+        assert found.payload == b"once"
+        hub.hub.stop()
+        await hub.until(lambda: hub.hub.status()["phase"] == "draining")
+        await station.report(message)
+        await hub.until(lambda: ended(hub) == {"Success": 1})
+    async with lora_hub(tmp_path) as hub, a_station(hub) as station:
+        await station.hear(device.uplink(b"2"))
+        await hub.until(lambda: hub.depth() == 2)
+        await hub.until(lambda: hub.hub.status()["lora"]["busy"] == 0)
+        assert station.downlinks.empty()
+
+
 async def test_an_answer_that_is_late_uses_the_second_window_or_is_counted(tmp_path: Path) -> None:
     """The time is that since the frame came, by the monotonic clock."""
     clock = ForwardClock()
