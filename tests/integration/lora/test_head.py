@@ -290,6 +290,30 @@ async def test_only_known_stations_get_in(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_token_that_was_changed_counts_after_a_reload(tmp_path: Path) -> None:
+    """For connections from then on; the one that is there stays."""
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    token.chmod(0o600)
+    clock = SystemClock()
+
+    def station(number: int, text: str) -> SimulatedStation:
+        headers = {"Authorization": text}
+        return SimulatedStation(uri(hub), STATIONS[number], clock=clock, headers=headers)
+
+    async with lora_hub(tmp_path, token_file=str(token)) as hub, station(0, "first") as connected:
+        token.write_text("second\n")
+        answered = await hub.call("config reload")
+        assert answered["files_changed"] == ["lora.token_file"]
+        with pytest.raises(InvalidStatus, match="401"):
+            async with station(1, "first"):
+                pass
+        async with station(1, "second"):
+            device = await personalised(hub, DEV_EUI)
+            await connected.hear(device.uplink(b"still here"))
+            await hub.until(lambda: hub.depth() == 1)
+
+
 async def test_a_station_with_tls_shows_its_own_certificate(tmp_path: Path) -> None:
     """Its common name is its id; the address that discovery returns is encrypted too."""
     authority = Authority(tmp_path)
