@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from edgehub.devices.request_queue import RequestKind
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.hub.part import Part
 from edgehub.message import FailureKind
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edgehub.clock import Clock
+    from edgehub.devices.request_queues import RequestQueues
     from edgehub.endpoints.client_uplink import ClientUplink
     from edgehub.heads.mqtt.client_routes import ClientRoutes, ClientWay, RoutedRequest
     from edgehub.heads.mqtt.listener import MqttListener
@@ -33,6 +36,7 @@ class MethodsPart(Part):
     Args:
         listener: Knows who listens.
         clients: Ways to them.
+        queues: The request queues of devices.
         uplink: Calls of the peer upstream.
         clock: For time-outs.
 
@@ -43,9 +47,16 @@ class MethodsPart(Part):
     name = "methods"
 
     def __init__(
-        self, listener: MqttListener, clients: ClientRoutes, uplink: ClientUplink, clock: Clock
+        self,
+        *,
+        listener: MqttListener,
+        clients: ClientRoutes,
+        queues: RequestQueues,
+        uplink: ClientUplink,
+        clock: Clock,
     ) -> None:
         self._clients = clients
+        self._queues = queues
         self._uplink = uplink
         self._tasks = asyncio.TaskGroup()
         self.methods = Methods(self, clock)
@@ -89,7 +100,13 @@ class MethodsPart(Part):
             if result.kind not in {None, FailureKind.TIMEOUT}:
                 failed(result.kind is FailureKind.DISCONNECTED)
 
-        self._clients.send(way, METHOD_CALL, call.name, call.payload, settle, rid=request_id)
+        send = partial(
+            self._clients.send,
+            *(way, METHOD_CALL, call.name, call.payload, settle),
+            rid=request_id,
+        )
+        # In its turn among all that happens to its device.
+        self._queues.of(way.client_id.partition("/")[0]).call(RequestKind.METHOD, send)
 
     def _take(self, request: RoutedRequest, settle: Settle, token: int) -> None:
         self.methods.answered(request.way, request.request_id, request.name, request.body)

@@ -175,11 +175,14 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         identities=identities,
         listener=listener,
         clients=clients,
+        queues=devices.queues,
         uplink=uplink,
         clock=clock,
     )
     twin_manifest = TwinManifestPart(configuration, hub_id=hub_id, twins=twins.twins, routes=routes)
-    methods = MethodsPart(listener, clients, uplink, clock)
+    methods = MethodsPart(
+        listener=listener, clients=clients, queues=devices.queues, uplink=uplink, clock=clock
+    )
     http = HttpPart(
         settings,
         store=store,

@@ -7,9 +7,11 @@ of a reported change is in the same commit as the change.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.devices.ids import split_sender
+from edgehub.devices.request_queue import RequestKind
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.hub.part import Part
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
+    from edgehub.devices.request_queues import RequestQueues
     from edgehub.endpoints.client_uplink import ClientUplink
     from edgehub.heads.mqtt.client_routes import ClientRoutes, RoutedRequest
     from edgehub.heads.mqtt.listener import MqttListener
@@ -66,6 +69,7 @@ class TwinsPart(Part):
         identities: Clients that may sign in.
         listener: Knows who is connected.
         clients: Request twins, and are notified of changes.
+        queues: The request queues of devices.
         uplink: Twins at the peer upstream.
         clock: For time-outs.
 
@@ -85,6 +89,7 @@ class TwinsPart(Part):
         identities: Identities,
         listener: MqttListener,
         clients: ClientRoutes,
+        queues: RequestQueues,
         uplink: ClientUplink,
         clock: Clock,
     ) -> None:
@@ -95,6 +100,7 @@ class TwinsPart(Part):
         self._identities = identities
         self._listener = listener
         self._clients = clients
+        self._queues = queues
         self.twins = twins = ClientTwins(
             TwinTable(store), identities, hub_id=hub_id, bytes_max=settings.mqtt.twins_bytes_max
         )
@@ -133,13 +139,14 @@ class TwinsPart(Part):
 
     def status(self) -> dict[str, Any]:
         """Return figures of twins."""
+        has_peer = peer_has_twin(self._settings, self._hub_id, self._hub_id)
         document = {
             "count": len(self.twins),
             "bytes": self.twins.bound.used,
             "requests_total": self._requests_total,
             "refused_total": self._refused_total,
             "synchronised": self._uplink.is_up,
-            "unsent": self.twins.unsent,
+            "unsent": self.twins.unsent if has_peer else 0,
         }
         return {"twins": document}
 
@@ -178,6 +185,12 @@ class TwinsPart(Part):
     # Requests of clients.
 
     def _take(self, request: RoutedRequest, settle: Settle, token: int) -> None:
+        """Handle a request in its turn among all that happens to its device."""
+        kind = RequestKind.TWIN_READ if request.path == GET_TWIN else RequestKind.TWIN_PATCH
+        queue = self._queues.of(request.client_id.partition("/")[0])
+        queue.call(kind, partial(self._handle, request, settle, token))
+
+    def _handle(self, request: RoutedRequest, settle: Settle, token: int) -> None:
         self._requests_total += 1
         if request.path == GET_TWIN:
             if self._sync.is_fresh(request.client_id):

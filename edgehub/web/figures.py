@@ -97,6 +97,18 @@ FIGURES: Final = (
         "mqtt.local.dropped",
         "reason",
     ),
+    Figure("twins", "Devices and modules that have a twin.", "twins.count"),
+    Figure("twins_bytes", "Bytes of all twins.", "twins.bytes"),
+    Figure(
+        "twins_unsent",
+        "Twins of which the peer upstream does not have all reports.",
+        "twins.unsent",
+    ),
+    Figure("twin_requests_total", "Requests of clients about twins.", "twins.requests_total"),
+    Figure("twin_requests_refused_total", "Of them refused.", "twins.refused_total"),
+    Figure("methods_open", "Calls of methods without an answer yet.", "methods.open"),
+    Figure("method_calls_total", "Calls of methods.", "methods.calls_total"),
+    Figure("method_calls_failed_total", "Of them without an answer.", "methods.failed_total"),
     Figure(
         "device_messages_waiting",
         "Messages to devices that are not acknowledged.",

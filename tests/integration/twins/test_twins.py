@@ -12,9 +12,11 @@ import pytest
 from edgehub.cli.refusal import CommandError
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
+from edgehub.devices.request_queue import RequestKind
+from edgehub.hub.devices import DevicesPart
 from tests.support.broker_hub import running_hub
 from tests.support.mqtt5_client import AT_MOST_ONCE, Client5
-from tests.support.twin_client import OF_CLIENTS, OWN, twin_client
+from tests.support.twin_client import OF_CLIENTS, OWN, Call, twin_client
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,3 +263,34 @@ async def test_many_changes_of_many_clients_keep_their_order(tmp_path: Path) -> 
             shown = await hub.call("twin show", device_id=f"d{number}")
             assert shown["properties"]["reported"] == {"n": 9, "$version": 11}
         assert len(await hub.rows(limit=100)) == 50
+
+
+async def test_requests_have_their_turn_in_the_queue_of_the_device(tmp_path: Path) -> None:
+    """What runs for a device holds up its twin and its methods, and no others."""
+    async with (
+        running_hub(tmp_path) as hub,
+        twin_client(hub.mqtt_port, "d1") as client,
+        twin_client(hub.mqtt_port, "d2") as other,
+    ):
+        [devices] = [part for part in hub.hub.parts if isinstance(part, DevicesPart)]
+        queue = devices.queues.of("d1")
+        over = asyncio.Event()
+        running = asyncio.create_task(queue.run(RequestKind.REFRESH, over.wait))
+        topic = "$iothub/twin/PATCH/properties/reported/?$rid=1"
+        client.client.publish(topic, b'{"a":1}', qos=AT_MOST_ONCE)
+        await hub.until(lambda: queue.statistics().waiting == (RequestKind.TWIN_PATCH,))
+        call = {"methodName": "reboot"}
+        called = asyncio.create_task(hub.call("method invoke", device_id="d1", call=call))
+        await hub.until(lambda: queue.statistics().waiting[1:] == (RequestKind.METHOD,))
+        assert (await other.report({"b": 1})).status == DONE
+        shown = await hub.call("twin show", device_id="d1")
+        assert shown["properties"]["reported"] == {"$version": 1}
+        over.set()
+        await running
+        found = {}
+        for _ in range(2):
+            message = await client.message()
+            found[message.topic.split("/")[1]] = message.topic
+        assert found["twin"] == "$iothub/twin/res/204/?$rid=1&$version=2"
+        client.respond(Call("$iothub/", "reboot", found["methods"].rpartition("=")[2], None), 200)
+        assert (await called)["status"] == 200
