@@ -59,6 +59,7 @@ class MethodsPart(Part):
         self._queues = queues
         self._uplink = uplink
         self._tasks = asyncio.TaskGroup()
+        self._runs = False
         self.methods = Methods(self, clock)
         clients.serve("methods", self._take)
         uplink.serve("methods", self._called)
@@ -68,7 +69,11 @@ class MethodsPart(Part):
     async def run(self) -> None:
         """Carry out calls of the peer upstream."""
         async with self._tasks:
-            await asyncio.Event().wait()
+            self._runs = True
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._runs = False
 
     def status(self) -> dict[str, Any]:
         """Return figures of calls."""
@@ -114,7 +119,7 @@ class MethodsPart(Part):
 
     def _called(self, client_id: str, path: ClientPath, body: bytes) -> None:
         """Call a method for the peer upstream, which has a time-out of its own."""
-        if path.path == METHOD_CALL:
+        if path.path == METHOD_CALL and self._runs:
             call = MethodCall(name=path.name, payload=body, response_timeout_s=TIMEOUT_MAX_S)
             request_id = path.parameters.get("$rid", "")
             self._tasks.create_task(self._call(client_id, call, request_id))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -18,9 +19,11 @@ import orjson
 import structlog
 
 from edgehub.devices.deadline import deadline
+from edgehub.devices.ids import split_sender
 from edgehub.errors import EdgeHubError
 from edgehub.mqtt.client_topics import DESIRED, GET_TWIN, REPORT, TWIN_RESULT
 from edgehub.twins.document import (
+    WHOLE_MAX,
     TwinError,
     check_patch,
     difference,
@@ -50,6 +53,7 @@ FRESH_MAX: Final = 100_000
 NOT_MODIFIED: Final = 304
 """Between hubs: the desired properties still have the version that the request names."""
 
+_NUMBER: Final = re.compile("[0-9]{1,16}").fullmatch
 _OK: Final = 200
 _SUCCESS: Final = range(200, 300)
 _REFUSED: Final = frozenset({400, 413})
@@ -172,15 +176,14 @@ class TwinSynchroniser:
         if path.path == TWIN_RESULT:
             whose, answer = self._requests.get(path.parameters.get("$rid", ""), ("", None))
             if answer is not None and whose == client_id and not answer.done():
-                answer.set_result((int(path.name) if path.name.isdecimal() else 0, body))
-        elif path.path == DESIRED:
-            self._take_desired(client_id, path.parameters.get("$version", ""), body)
+                answer.set_result((_number(path.name), body))
+        elif path.path == DESIRED and split_sender(client_id) is not None:
+            self._take_desired(client_id, _number(path.parameters.get("$version", "")), body)
 
-    def _take_desired(self, client_id: str, version: str, body: bytes) -> None:
-        number = int(version) if version.isascii() and version.isdecimal() else 0
+    def _take_desired(self, client_id: str, number: int, body: bytes) -> None:
         known = self._twins.get(client_id).desired_version
         if number and number <= known:
-            return
+            return  # it came again
         if number == known + 1:
             try:
                 patch = _plain(_parsed(body))
@@ -313,9 +316,15 @@ def _sections(body: bytes) -> tuple[Json, int, Json]:
     if not isinstance(document, dict) or not isinstance(document.get("desired"), dict):
         raise TwinError(400, "the peer's answer is no twin")
     version = document["desired"].get("$version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or not 1 <= version <= WHOLE_MAX:
         raise TwinError(400, "the peer's twin has no version")
     return _plain(document["desired"]), version, _plain(document.get("reported", {}))
+
+
+def _number(text: str) -> int:
+    """Return a status or version, 0 = it is none; what a peer sends may be of any length."""
+    found = _NUMBER(text)
+    return int(text) if found and int(text) <= WHOLE_MAX else 0
 
 
 def _parsed(body: bytes) -> Any:

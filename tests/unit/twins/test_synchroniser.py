@@ -238,9 +238,37 @@ async def test_a_reader_waits_for_the_peer_and_not_for_ever(bench: Bench) -> Non
     assert not bench.sync.is_fresh("e")
 
 
+@pytest.mark.parametrize("version", ["", "x", "-1", "9" * 5000, "9" * 16, "\u0662"])
+async def test_a_change_without_a_version_is_a_gap(bench: Bench, version: str) -> None:
+    """The twin is read again; nothing that a peer sends is applied by halves."""
+    await bench.link()
+    bench.sync.take("d", ClientPath("d", DESIRED, "", {"$version": version}), b'{"x":1}')
+    request = await bench.next()
+    assert request.path == GET_TWIN
+    await bench.answer(request, 200, document({"y": 1}, 2))
+    assert bench.changes == [("d", {"y": 1}, 2)]
+
+
+async def test_a_change_for_what_is_no_client_is_dropped(bench: Bench) -> None:
+    """No twin of such an id comes to be."""
+    await bench.link()
+    for client_id in ("", "a b", "d/m/x"):
+        await bench.desired(client_id, 2, {"x": 1})
+    assert bench.changes == []
+    assert bench.peer.requests == []
+
+
 @pytest.mark.parametrize(
     "body",
-    [None, [], {}, {"desired": 1}, {"desired": {}}, {"desired": {"$version": 2, "a b": 1}}],
+    [
+        None,
+        [],
+        {},
+        {"desired": 1},
+        {"desired": {}},
+        {"desired": {"$version": 2, "a b": 1}},
+        {"desired": {"$version": 2**60}},
+    ],
 )
 async def test_an_answer_that_is_no_twin_changes_nothing(bench: Bench, body: Any) -> None:
     """Nor does one about another client, or with another id."""
