@@ -302,7 +302,6 @@ class Refusal(StrEnum):
 
     INVALID = "invalid"  # can never be stored: acknowledge and drop where there is no other word
     RESERVED = "reserved"  # has a content type that only hubs send each other
-    NOT_AUTHORIZED = "not_authorized"  # a request about a client for which the sender may not speak
     LIMIT = "limit"  # a limit of rows, bytes or disk
     UNAVAILABLE = "unavailable"  # not now: what decides about it cannot be asked
     CLOSED = "closed"  # the hub is shutting down

@@ -215,7 +215,7 @@ class CumulocityDownlink:
                     connection.acknowledge(incoming)
                 case Refusal.LIMIT | Refusal.UNAVAILABLE:
                     self._hold(incoming)
-                case Refusal.INVALID | Refusal.RESERVED | Refusal.NOT_AUTHORIZED:
+                case Refusal.INVALID | Refusal.RESERVED:
                     self._drop(incoming, "it can never be stored")
                 case Refusal.CLOSED:
                     pass  # it is sent again after the restart

@@ -76,9 +76,6 @@ def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
         case Refusal.RESERVED:
             detail = f"message {index} has the content type of batches between hubs{before}"
             return RequestError(HTTPStatus.BAD_REQUEST, detail, index=index, stored=stored)
-        case Refusal.NOT_AUTHORIZED:
-            detail = f"message {index} is about a client for which its sender may not speak{before}"
-            return RequestError(HTTPStatus.FORBIDDEN, detail, index=index, stored=stored)
         case Refusal.LIMIT:
             return RequestError(
                 HTTPStatus.INSUFFICIENT_STORAGE,

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edgehub.devices.ids import split_sender
+from edgehub.heads.mqtt.requests import RequestRefusal
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.client_topics import (
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.listener import MqttListener
-    from edgehub.heads.mqtt.requests import ClientRequest
+    from edgehub.heads.mqtt.requests import ClientRequest, RequestSettle
     from edgehub.message import SendResult
     from edgehub.mqtt.client_topics import ClientPath
 
@@ -150,7 +151,7 @@ class ClientRoutes:
         if rid:
             self.send(request.way, TWIN_RESULT, str(status), body, rid=rid, version=version)
 
-    def _handle(self, request: ClientRequest, settle: Settle, token: int) -> None:
+    def _handle(self, request: ClientRequest, settle: RequestSettle, token: int) -> None:
         parsed = parse_client_topic(request.topic)
         sender = request.client
         client_id = sender.id if parsed is None else parsed.client or sender.id
@@ -158,7 +159,7 @@ class ClientRoutes:
             settle(token, Refusal.INVALID)
         elif not sender.may_speak_for(client_id):
             self._refuse(ClientWay(sender.id, client_id, of_hub=True), parsed)
-            settle(token, Refusal.NOT_AUTHORIZED)
+            settle(token, RequestRefusal.NOT_AUTHORIZED)
         else:
             if client_id != sender.id:
                 self._hear(client_id, sender.id)

@@ -78,7 +78,6 @@ _FINAL: Final = {
     RequestRefusal.NOT_AUTHORIZED: "its identity may not send it",
     RequestRefusal.QUEUE_DEPTH: "as many messages wait for the device as may",
     Refusal.RESERVED: "has the content type of batches, which only hubs send",
-    Refusal.NOT_AUTHORIZED: "about a client for which its sender may not speak",
 }
 """Final refusals, with their log text."""
 
