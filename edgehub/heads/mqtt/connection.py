@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from edgehub.mqtt.reasons import ReasonCode
 
 _SLOW: Final = SendResult(FailureKind.THROTTLED, "the client reads too slowly", 1.0)
+_LONG_TOPIC: Final = 1024
+"""Bytes of a topic that may hold hundreds of properties."""
+
 _CLOSING: Final = SendResult(FailureKind.TRANSIENT, "the connection is closing")
 
 
@@ -436,10 +439,12 @@ class MqttConnection(asyncio.Protocol):
             if isinstance(packet, Publish):
                 ingress.publish(packet)
                 if ingress.unfinished is not None or (
-                    not packet.topic.startswith(DIALECT) and self._turn.is_long(self.heard_s)
+                    (len(packet.topic) > _LONG_TOPIC or not packet.topic.startswith(DIALECT))
+                    and self._turn.is_long(self.heard_s)
                 ):
                     # The rest of a batch, and later packets, wait for the next turn; so do those
-                    # that follow local messages, each of which may have many receivers.
+                    # that follow local messages, each of which may have many receivers, and
+                    # messages with hundreds of properties.
                     self._deferred, self._deferred_error = packets[at:], error
                     error = None
                     self._turn.charge(self.heard_s)

@@ -236,3 +236,19 @@ async def test_few_bytes_for_many_receivers_are_served_in_turns():
         await answered
         for client in (*receivers, sender, other):
             client.cut()
+
+
+async def test_messages_with_many_properties_are_served_in_turns():
+    """A hundred messages with a thousand properties each hold up no other client."""
+    bag = "&".join(f"k{n}=%41" for n in range(1000))
+    async with running() as bench:
+        other = await RawClient.signed_in(bench.port, "other")
+        sender = await RawClient.signed_in(bench.port, "sender")
+        sender.send(wire.publish(events("sender") + bag, b"", qos=1) * 100)
+        answered = asyncio.create_task(sender.read_pubacks(100))
+        for _ in range(10):
+            await other.pong()
+        assert not answered.done()
+        await answered
+        for client in (sender, other):
+            client.cut()
