@@ -236,6 +236,30 @@ def difference(before: Json, after: Json) -> Json:
     return patch
 
 
+def piece_of(patch: Json, bytes_max: int, *, at_least_one: bool = True) -> Json:
+    """Return as much of a merge patch as counts so many bytes, and at least one of its leaves.
+
+    Merged one after the other, the pieces are the patch.
+    """
+    piece: Json = {}
+    left = bytes_max
+    for name, value in patch.items():
+        size = len(name.encode()) + size_of(value)
+        if size <= left:
+            piece[name] = value
+            left -= size
+            continue
+        must = at_least_one and not piece
+        if isinstance(value, dict) and value:
+            part = piece_of(value, left - len(name.encode()), at_least_one=must)
+            if part:
+                piece[name] = part
+        elif must:
+            piece[name] = value
+        break
+    return piece
+
+
 def is_same(one: Any, other: Any) -> bool:
     """Return whether two values are one JSON value; in Python 1, 1.0 and True are equal."""
     return one == other and _sorted_json(one) == _sorted_json(other)

@@ -29,6 +29,7 @@ from edgehub.twins.document import (
     difference,
     is_same,
     merged,
+    piece_of,
     write_json,
 )
 
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
     from edgehub.twins.document import ClientTwin, Json
     from edgehub.twins.twins import ClientTwins
 
-AT_ONCE: Final = 4
+AT_ONCE: Final = 2
 """Requests without an answer; a thin link carries alarms beside them."""
+
+PIECE_BYTES: Final = 1_024
+"""Of a report, as sizes of twins are counted; a longer one is sent in pieces."""
 
 ANSWER_TIMEOUT_S: Final = 30.0
 RETRY_S: Final = 60.0
@@ -267,7 +271,7 @@ class TwinSynchroniser:
 
     async def _push(self, client_id: str) -> None:
         twin = self._twins.get(client_id)
-        patch = twin.unsent()
+        patch = piece_of(twin.unsent(), PIECE_BYTES)
         status = _OK
         if patch:
             status, body = await self._request(client_id, REPORT, write_json(patch))
@@ -280,7 +284,9 @@ class TwinSynchroniser:
         if status not in _SUCCESS and status not in _REFUSED:
             raise PeerSilentError(f"status {status}")
         # What the peer refuses once it would refuse for ever; the next report is tried again.
-        sent = self._twins.get(client_id).sent(twin.reported)
+        refused = status in _REFUSED
+        has = twin.reported if refused else merged(twin.synced, patch)
+        sent = self._twins.get(client_id).sent(has)
         try:
             self._twins.put(client_id, sent, _ignore)
         except TwinError as error:

@@ -22,6 +22,7 @@ from edgehub.twins.document import (
     difference,
     merged,
     parse_patch,
+    piece_of,
     size_of,
 )
 
@@ -103,6 +104,31 @@ def test_what_is_unsent_brings_a_peer_up_to_date(
     assert sent.synced is None
     assert sent.unsent() == {}
     assert twin.reported_version == 1 + len(reports)
+
+
+@given(sections, patches, st.integers(1, 30))
+def test_pieces_of_a_patch_make_the_patch(
+    section: dict[str, Any], patch: dict[str, Any], bytes_max: int
+) -> None:
+    """Merged one by one they make what the whole makes; each keeps its size if it can."""
+    wanted = merged(section, patch)
+    present = section
+    for _ in range(100):
+        left = difference(present, wanted)
+        if not left:
+            break
+        piece = piece_of(left, bytes_max)
+        assert piece
+        assert size_of(piece) <= bytes_max or leaves_of(piece) == 1
+        present = merged(present, piece)
+    assert text_of(present) == text_of(wanted)
+
+
+def leaves_of(value: Any) -> int:
+    """Count what is not an object with members."""
+    if isinstance(value, dict) and value:
+        return sum(map(leaves_of, value.values()))
+    return 1
 
 
 @given(sections, sections, sections, patches)
