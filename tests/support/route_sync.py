@@ -405,7 +405,7 @@ class World:
         """Say a key in the file's words."""
         labels = self.labels
         tenant = next(name for name, each in self.tenants.items() if each == key.tenant)
-        name = f"@{labels[key.id]}" if key.id in labels else key.id
+        name = f"@{labels[key.id].partition('@')[0]}" if key.id in labels else key.id
         return name if tenant == HOME else f"{tenant}/{name}"
 
     async def stored(self) -> dict[str, str]:
