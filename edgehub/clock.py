@@ -12,10 +12,22 @@ import heapq
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+SLICE_PAUSE_S: Final = 0.001
+
+
+async def between_slices() -> None:
+    """Let messages, and the thread of the database, run between two slices of long work.
+
+    Not by `sleep(0)`: that thread gets the interpreter only while the loop waits, and a process
+    that sleeps now and then is woken at once on a busy machine.
+    """
+    await asyncio.sleep(SLICE_PAUSE_S)
 
 
 class TimerHandle(Protocol):

@@ -9,7 +9,6 @@ removed ones are closed; a route that cannot be built changes nothing. One task 
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from edgehub.clock import between_slices
 from edgehub.errors import EdgeHubError
 from edgehub.routes.table import RouteTable, TableEntry
 
@@ -209,7 +209,7 @@ class LiveRoutes:
             except BuildError as error:
                 failed[content_hash] = str(error)
             if count % BUILT_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await between_slices()
         return failed
 
     def _build(self, content: RouteContent) -> None:
@@ -241,7 +241,7 @@ class LiveRoutes:
         table = self.table.derive(changes, self._head)
         for _ in table.cold_code():
             # A piece takes some milliseconds; messages are handled in between.
-            await asyncio.sleep(0)
+            await between_slices()
         # No await from here on: neither a reader nor a cancellation meets half of the change.
         started: list[RouteContent] = []
         for content_hash, names in after.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import between_slices
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.follower import differing_rows
 from edgehub.sync.storage import DEFAULTS
@@ -31,13 +32,6 @@ if TYPE_CHECKING:
 
 JITTER: Final = 0.1
 LOOKED_AT_ONCE: Final = 200
-PAUSE_S: Final = 0.001
-"""Between some pieces of a large table: the thread that stores messages gets the interpreter too,
-and a process that sleeps now and then is woken at once on a busy machine."""
-
-PIECES: Final = 3
-"""After so many pieces; after the others messages get their turn, and no more."""
-
 CATCH_UP_S: Final = 2.0
 """What is on its way may take so long to arrive before it is called drift."""
 
@@ -80,7 +74,6 @@ class Comparison:
         self._reconciler = reconciler
         self._rebuild = rebuild
         self._restored_reported = 0
-        self._pieces = 0
         self._follower = follower
         self._live = live
         self._clock = clock
@@ -144,15 +137,8 @@ class Comparison:
         known = self._reconciler.rows
         if await self._storage.digest() == self._reconciler.digest:
             return set()
-        _, differing = await differing_rows(self._storage, known, self._pause)
+        _, differing = await differing_rows(self._storage, known)
         return differing
-
-    async def _pause(self) -> None:
-        self._pieces += 1
-        if self._pieces % PIECES == 0:
-            await self._clock.sleep(PAUSE_S)
-        else:
-            await asyncio.sleep(0)
 
     def _keys(self) -> Iterator[list[RouteKey]]:
         """Return all keys that something is known of; to join the lists would hold others up."""
@@ -165,7 +151,7 @@ class Comparison:
         reconciler, wrong = self._reconciler, set()
         for start in range(0, len(keys), LOOKED_AT_ONCE):
             if start:
-                await self._pause()
+                await between_slices()
             for key in keys[start : start + LOOKED_AT_ONCE]:
                 if self._live.hash_of(key) != reconciler.wanted(key):
                     wrong.add(key)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import between_slices
 from edgehub.errors import first_of
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.storage import Position, Row
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.routes.tenant import RouteKey
@@ -227,11 +227,10 @@ class Follower:
 
     async def _differing(self, epoch: int, heard: list[LogEntry]) -> tuple[int, set[RouteKey]]:
         """Return what `differing_rows` finds; apply and collect notices meanwhile."""
-        pause = partial(asyncio.sleep, 0)
         try:
             async with asyncio.TaskGroup() as tasks:
                 hearing = tasks.create_task(self._hear(epoch, heard), name="table[notices]")
-                found = await differing_rows(self._storage, self._reconciler.rows, pause)
+                found = await differing_rows(self._storage, self._reconciler.rows)
                 hearing.cancel()
         except ExceptionGroup as errors:
             raise first_of(errors) from errors
@@ -266,14 +265,13 @@ class Follower:
 
 
 async def differing_rows(
-    storage: TableStorage, known: Mapping[RouteKey, Row], pause: Callable[[], Awaitable[None]]
+    storage: TableStorage, known: Mapping[RouteKey, Row]
 ) -> tuple[int, set[RouteKey]]:
     """Read all rows; give their number, and the keys whose row is not the known one.
 
     Args:
         storage: Where they are read.
         known: What they should be.
-        pause: Awaited after each page, which takes a millisecond.
 
     Raises:
         StorageUnavailableError: They cannot be read.
@@ -288,9 +286,9 @@ async def differing_rows(
             present = known.get(row.key)
             if present is None or present.raw != row.raw:
                 differing.add(row.key)
-        await pause()
+        await between_slices()
     for start in range(0, len(before), SOUGHT_AT_ONCE):
         sought = before[start : start + SOUGHT_AT_ONCE]
         differing.update(key for key in sought if str(key) not in found)
-        await pause()
+        await between_slices()
     return len(found), differing

@@ -113,7 +113,6 @@ class MemoryStorage:
         for start in range(0, len(keys), PAGE):
             page = (self._table.rows.get(key) for key in keys[start : start + PAGE])
             yield [row for row in page if row is not None]
-            await asyncio.sleep(0)
 
     async def digest(self) -> Digest:
         """Return the sum over all rows, computed where they are."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.clock import between_slices
 from edgehub.routes.tenant import RouteKey
 from edgehub.sync.faults import RouteNotFoundError
 from edgehub.sync.storage import BrokenRow, StoredRow
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LIST_MAX: Final = 1_000
 VIEWED_AT_ONCE: Final = 50
 """Routes that are described, some 10 microseconds each, before others get their turn."""
-PAUSE_S: Final = 0.001
 
 
 class Queries:
@@ -51,8 +50,7 @@ class Queries:
                 views.append(view)
                 documents.append(view.document())
             if place % VIEWED_AT_ONCE == 0:
-                # Not 0: the thread of the database gets the interpreter only while the loop waits.
-                await asyncio.sleep(PAUSE_S)
+                await between_slices()
         return RoutePage(
             routes=tuple(views),
             documents=tuple(documents),

@@ -9,12 +9,12 @@ changed since stays.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import between_slices
 from edgehub.sync.storage import Position, StoredRow
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Rebuild:
         left_out = 0
         for count, (key, row) in enumerate(known.items(), 1):
             if count % GATHERED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await between_slices()
             if key in asked or _same(row, present.get(key)):
                 continue
             text = self._reconciler.text(row) if isinstance(row, StoredRow) else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import between_slices
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.routes.content import (
     AT_ONCE_CHARS,
@@ -263,7 +264,7 @@ class Reconciler:
                     if content is not None and isinstance(row, StoredRow) and row.enabled:
                         wanted[key] = content
                 if count % PARSED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await between_slices()
             faults |= await self._live.change(wanted, head=head)
             self._judge(rows, faults)
             self._forget()

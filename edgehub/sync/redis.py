@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.clock import between_slices
 from edgehub.redis_link.faults import RedisRefusedError, RedisUnavailableError
 from edgehub.redis_link.script import Script
 from edgehub.routes.tenant import RouteKey
@@ -218,7 +219,7 @@ class RedisStorage:
             named = (str(row.key), str(row.key.tenant), row.hash, row.text)
             document.append((*named, str(int(row.enabled)), row.origin, str(row.created_ms)))
             if count % PAGE == 0:
-                await asyncio.sleep(0)
+                await between_slices()
         # One argument: thousands of them would be packed one by one while messages wait.
         packed = await asyncio.to_thread(orjson.dumps, document)
         arguments: list[str | bytes | int] = [
