@@ -22,7 +22,7 @@ SLICE_PAUSE_S: Final = 0.001
 
 
 async def between_slices() -> None:
-    """Let messages, and the thread of the database, run between two slices of long work.
+    """Wait for messages, and for the thread of the database, between two slices of long work.
 
     Not by `sleep(0)`: that thread gets the interpreter only while the loop waits, and a process
     that sleeps now and then is woken at once on a busy machine.

@@ -35,10 +35,9 @@ from edgehub.settings.configuration import named_endpoints
 from edgehub.settings.loops import loop_warnings
 from edgehub.sync.disk_copy import DiskCopy
 from edgehub.sync.faults import StorageUnavailableError
-from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.options import TableOptions
 from edgehub.sync.routing_table import RoutingTable
-from edgehub.sync.sqlite import SCRIPT, SqliteStorage
+from edgehub.sync.sqlite import SCRIPT, TEMPORARY, SqliteStorage
 
 if TYPE_CHECKING:
     import random
@@ -189,7 +188,8 @@ class RoutesPart(Part):
             ManifestError: Routes of the manifest have ids that the hub's own table has as well.
             StartupError: The hub's own table cannot be read.
         """
-        await self._state.add(SCRIPT)
+        is_forgotten = self.settings.routing_table.storage == "memory"
+        await self._state.add(TEMPORARY if is_forgotten else SCRIPT)
         try:
             await self.table.open()
         except StorageUnavailableError as error:
@@ -332,10 +332,8 @@ class RoutesPart(Part):
 
     def _make_storage(self, instance: str, clock: Clock) -> TableStorage:
         options = self.settings.routing_table
-        if options.storage == "memory":
-            return MemoryStorage(MemoryTable(clock), instance=instance)
-        if options.storage == "sqlite":
-            return SqliteStorage(self._state, clock)
+        if options.storage != "redis":
+            return SqliteStorage(self._state, clock, kind=options.storage)
         from edgehub.hub.redis import redis_link  # noqa: PLC0415 - only where configured
         from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured
         from edgehub.sync.redis import RedisStorage  # noqa: PLC0415 - only where configured

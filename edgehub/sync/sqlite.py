@@ -1,4 +1,4 @@
-"""The table of one hub in `state.db`.
+"""The table of one hub in `state.db`, or in temporary tables of that connection.
 
 Owns the tables `route_row`, `route_content` and `route_table`. A write is one transaction, synced
 before it is answered. There are no other writers, so no log is kept; a hub that starts reads
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from edgehub.routes.tenant import RouteKey
 from edgehub.storage.state_file import StateError
 from edgehub.sync.faults import StorageUnavailableError
-from edgehub.sync.memory import PAGE
 from edgehub.sync.plan import check_table, plan_write
 from edgehub.sync.storage import BrokenRow, Digest, Position, Row, StoredRow, WriteResult
 
@@ -31,18 +30,24 @@ if TYPE_CHECKING:
 SCRIPT: Final = (resources.files("edgehub.sync") / "rows.sql").read_text("utf-8")
 """Makes the tables; handed to `StateFile.add`."""
 
+TEMPORARY: Final = SCRIPT.replace("CREATE TABLE", "CREATE TEMP TABLE")
+"""Makes them for a hub that forgets its routes at a stop; they hide those of the file."""
+
+PAGE: Final = 100
+"""Rows of one page."""
+
 
 class SqliteStorage:
     """The access of the one hub to its table in `state.db`.
 
     Args:
-        file: The open file, with the tables of `SCRIPT`.
+        file: The open file, with the tables of `SCRIPT` or `TEMPORARY`.
         clock: Times of rows.
+        kind: Name in the settings.
     """
 
-    kind: Final = "sqlite"
-
-    def __init__(self, file: StateFile, clock: Clock) -> None:
+    def __init__(self, file: StateFile, clock: Clock, *, kind: str = "sqlite") -> None:
+        self.kind = kind
         self._file = file
         self._clock = clock
         self._report: Report | None = None

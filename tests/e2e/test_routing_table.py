@@ -74,6 +74,23 @@ def send(daemon: Daemon, *kinds: str) -> None:
     device.close()
 
 
+def test_routes_in_memory_run_until_the_hub_stops(make_daemon: Callable[..., Daemon]) -> None:
+    """In addition to those of the manifest, which come back with its file."""
+    daemon = make_daemon(
+        extra='[routing_table]\nstorage = "memory"\n', top='manifest = "manifest.json"'
+    )
+    manifest(daemon, m1=ALARM["route"])
+    daemon.start()
+    daemon.call("route put", body=ALARM, id="r1")
+    assert ids(daemon) == {"m1": "running", "r1": "running"}
+    assert table(daemon)["storage"] == "memory"
+    assert daemon.call("route drift")["total"] == 0
+    assert daemon.stop() == 0
+    daemon.start()
+    assert ids(daemon) == {"m1": "running"}
+    assert daemon.stop() == 0
+
+
 def test_routes_of_api_and_manifest_live_side_by_side(make_daemon: Callable[..., Daemon]) -> None:
     """A route of the API routes at once, outlives restarts, and is no matter of a reload."""
     hub = make_daemon(top='manifest = "manifest.json"')

@@ -14,11 +14,11 @@ from edgehub.redis_link.options import RedisOptions
 from edgehub.routes.live import BuildError
 from edgehub.routes.manifest import parse_manifest
 from edgehub.storage.state_file import StateFile
-from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.options import TableOptions
 from edgehub.sync.redis import RedisStorage
 from edgehub.sync.routing_table import RoutingTable
-from edgehub.sync.sqlite import SCRIPT, SqliteStorage
+from edgehub.sync.sqlite import SCRIPT, TEMPORARY, SqliteStorage
+from tests.support.memory_table import MemoryStorage, MemoryTable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -137,14 +137,15 @@ async def storages(kind: str, folder: Path, url: str = "", count: int = 1) -> As
     """Return `count` hubs' accesses `i1`, `i2`, ... to one storage."""
     names = [f"i{number}" for number in range(1, count + 1)]
     clock = SystemClock()
-    if kind == "memory":
+    if kind == "double":
         shared = MemoryTable(clock)
         yield [MemoryStorage(shared, instance=name) for name in names]
-    elif kind == "sqlite":
+    elif kind in {"sqlite", "memory"}:
         assert count == 1
-        file = await StateFile.open(folder / "state.db", [SCRIPT])
+        scripts = [SCRIPT if kind == "sqlite" else TEMPORARY]
+        file = await StateFile.open(folder / "state.db", scripts)
         try:
-            yield [SqliteStorage(file, clock)]
+            yield [SqliteStorage(file, clock, kind=kind)]
         finally:
             await file.close()
     else:

@@ -11,8 +11,8 @@ from edgehub.routes.manifest import DEFAULT_MANIFEST
 from edgehub.storage.state_file import StateError, StateFile
 from edgehub.sync.disk_copy import DiskCopy
 from edgehub.sync.faults import StorageUnavailableError
-from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.sqlite import SCRIPT
+from tests.support.memory_table import MemoryStorage, MemoryTable
 from tests.support.route_tables import make_table, running, until
 
 if TYPE_CHECKING:

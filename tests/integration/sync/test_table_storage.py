@@ -10,6 +10,7 @@ import pytest
 from edgehub.clock import SystemClock
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey, Tenant
 from edgehub.sync.faults import ConflictError, PreconditionError, QuotaError, RouteNotFoundError
+from edgehub.sync.sqlite import SqliteStorage
 from edgehub.sync.storage import Change, Digest, Position, Report
 from tests.support.redis import RedisServer
 from tests.support.route_tables import storages
@@ -33,7 +34,7 @@ def put(name: str, content: str = A, **rest: object) -> Change:
     return Change(key=key(name), hash=content, text=f'{{"route":"{content[0]}"}}', **rest)
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["double", "memory", "sqlite", "redis"])
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[object]:
     """Return each kind, empty."""
     if request.param == "redis":
@@ -49,6 +50,19 @@ async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def write(storage, *changes: Change, expected: int | None = None):
     """Store changes."""
     return await storage.write(changes, session="s", expected=expected)
+
+
+async def test_a_table_in_memory_is_forgotten_and_leaves_that_of_the_file_alone(tmp_path):
+    """Also where the hub kept its routes in the file before."""
+    async with storages("sqlite", tmp_path) as (only,):
+        await write(only, put("r1"))
+    for name in ("r2", "r3"):
+        async with storages("memory", tmp_path) as (only,):
+            assert (only.kind, (await only.position()).rows) == ("memory", 0)
+            await write(only, put(name, B))
+            assert [row.key async for page in only.scan() for row in page] == [key(name)]
+    async with storages("sqlite", tmp_path) as (only,):
+        assert [row.key async for page in only.scan() for row in page] == [key("r1")]
 
 
 async def test_rows_get_the_revision_of_their_change(storage):
@@ -155,7 +169,7 @@ async def test_reports_are_forgotten_when_a_hub_leaves(storage):
     assert (read.instance, read.revision, dict(read.failed)) == ("i1", 7, {"k": "no"})
     assert 0 <= read.age_ms < 10_000
     before = await storage.report(replace(report, instance="i2"), expires_s=30)
-    assert before == ("" if storage.kind == "sqlite" else "i1")
+    assert before == ("" if isinstance(storage, SqliteStorage) else "i1")
     assert [each.instance for each in await storage.reports()] == ["i2"]
     await storage.leave("h1")
     assert await storage.reports() == []
@@ -169,7 +183,7 @@ async def test_names_of_manifests_may_hold_anything(storage):
     assert {row.key.id async for page in storage.scan() for row in page} == set(names)
 
 
-@pytest.mark.parametrize("storage", ["memory", "redis"], indirect=True)
+@pytest.mark.parametrize("storage", ["double", "redis"], indirect=True)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 async def test_a_table_put_back_leaves_a_gap_in_the_revisions(storage, rows):
     """By it other hubs notice that they must read the whole table, also if rows only went."""

@@ -9,9 +9,9 @@ import pytest
 
 from edgehub.clock import ManualClock, SystemClock
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
-from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.presence import FORGOTTEN_S
 from edgehub.sync.storage import DEFAULTS, FAILED_SHOWN_MAX, Change
+from tests.support.memory_table import MemoryStorage, MemoryTable
 from tests.support.route_tables import make_table, running, until
 from tests.unit.sync.test_routing_table import OTHER, ROUTE, Flaky, hub, manifest
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from edgehub.clock import ManualClock
 from edgehub.sync.faults import StorageUnavailableError
 from edgehub.sync.follower import RETRY_S
-from edgehub.sync.memory import MemoryStorage, MemoryTable
 from edgehub.sync.storage import Stored, WriteResult
+from tests.support.memory_table import MemoryStorage, MemoryTable
 from tests.support.route_tables import make_table, until
 
 HEARD_S = 0.3

@@ -8,7 +8,7 @@ import pytest
 
 from edgehub.clock import SystemClock
 from edgehub.sync.faults import StorageUnavailableError
-from edgehub.sync.memory import MemoryStorage, MemoryTable
+from tests.support.memory_table import MemoryStorage, MemoryTable
 from tests.support.route_tables import make_table, running, until
 
 ROUTE = {"route": "FROM /messages/* INTO $upstream"}

@@ -8,8 +8,8 @@ import pytest
 
 from edgehub.clock import SystemClock
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
-from edgehub.sync.memory import MemoryTable
 from edgehub.sync.storage import DEFAULTS, Begun, Position
+from tests.support.memory_table import MemoryTable
 from tests.support.route_tables import lose, running, until
 from tests.unit.sync.test_routing_table import OTHER, ROUTE, hub, manifest
 

@@ -23,7 +23,7 @@ from edgehub.sync.faults import (
     StorageUnavailableError,
     UnknownTenantError,
 )
-from edgehub.sync.memory import MemoryStorage, MemoryTable
+from tests.support.memory_table import MemoryStorage, MemoryTable
 from tests.support.route_tables import CountingHost, make_table, running, until
 
 ROUTE = "FROM /messages/* WHERE kind = 'a' INTO $upstream"

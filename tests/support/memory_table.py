@@ -1,4 +1,4 @@
-"""The table in memory: for a hub without a disk, and for several hubs of one process.
+"""The table in memory, behind the contract of the product's storages, for hubs of one process.
 
 Owns the rows, their log and the reports of hubs.
 """
