@@ -124,6 +124,7 @@ def _waiting(daemon: Daemon) -> int:
 
 
 @pytest.mark.crash
+@pytest.mark.scaled
 @pytest.mark.timeout(600 if SOAK else 150)
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_acknowledged_is_lost_on_the_way_down(tmp_path: Path, seed: int) -> None:
