@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgehub.cli.main import main
 from edgehub.clock import SystemClock
-from edgehub.hub import hub
+from edgehub.hub import hub, parts
 from edgehub.store import opening, store
 
 if TYPE_CHECKING:
@@ -46,5 +46,5 @@ match os.environ["TEST_FAULT"]:
     case "journal":
         hub.JournalPart = _bug  # type: ignore[assignment, misc]
     case "egress":
-        hub.EndpointsPart = _bug  # type: ignore[assignment, misc]
+        parts.EndpointsPart = _bug  # type: ignore[assignment, misc]
 main()
