@@ -30,6 +30,7 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     With a `rate` its clocks run so many times as fast, so it waits less where nobody else does.
     """
     made: list[Daemon] = []
+    clocks: dict[int, str] = {}
 
     def make(
         *,
@@ -51,7 +52,9 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
             f'data_dir = "data"\n{top}\n[mqtt]\nport = {free_port()}\n{section}\n{extra}\n'
             '[log]\nformat = "json"\n',
             program=program,
-            env={fast_clock.VARIABLE: str(rate)} if rate > 1 else None,
+            env={}
+            if rate == 1
+            else {fast_clock.VARIABLE: clocks.setdefault(rate, fast_clock.setting(rate))},
         )
         made.append(daemon)
         return daemon

@@ -343,7 +343,8 @@ def test_why_says_what_speaks_against_a_message_over_which_the_broker_closes(
     """Closes that were counted, over a crash; that it is kept out; and its end as a dead letter."""
     with Mosquitto(tmp_path / "small", "max_packet_size 1000") as broker:
         older = 'mqtt = "3.1.1"'  # a broker of version 5 says its limit before anything is sent
-        hub = Hub(make_daemon(upstream=broker.port, top='manifest = "manifest.json"', extra=older))
+        top = 'manifest = "manifest.json"'
+        hub = Hub(make_daemon(upstream=broker.port, top=top, extra=older, rate=4))
         device = Device("press-1", hub.daemon.mqtt_port)
         topic = "devices/press-1/messages/events/%24.mid=large&kind=bulk"
         device.publish_raw(topic, bytes(5000)).wait_for_publish(10)

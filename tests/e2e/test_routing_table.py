@@ -154,7 +154,8 @@ def test_endpoint_of_a_module_comes_and_goes_with_its_route(
 
 def test_hubs_share_one_table(make_daemon: Callable[..., Daemon], redis: RedisServer) -> None:
     """What one hub stores runs on all before its answer; who was away catches up."""
-    hubs = [make_daemon(extra=shared(redis), top='manifest = "manifest.json"') for _ in range(3)]
+    top = 'manifest = "manifest.json"'
+    hubs = [make_daemon(extra=shared(redis), top=top, rate=4) for _ in range(3)]
     for hub in hubs:
         manifest(hub, status=STATUS)
         hub.start()

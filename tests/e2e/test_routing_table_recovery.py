@@ -30,7 +30,7 @@ def test_messages_are_routed_while_the_server_loses_its_data(
     """Each acknowledged one is delivered once, by routes that no hub ever let go of."""
     with RedisServer(tmp_path) as redis:
         hubs = [
-            make_daemon(extra=shared(redis) + OUT, top='manifest = "manifest.json"')
+            make_daemon(extra=shared(redis) + OUT, top='manifest = "manifest.json"', rate=4)
             for _ in range(3)
         ]
         for hub in hubs:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-ROWS = 15_000 if SOAK else 600
+ROWS = 15_000 if SOAK else 1_000
 ROW_BYTES = 3_500
 LINK_BIT_S = 2_000_000
 MANIFEST = {

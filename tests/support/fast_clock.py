@@ -1,4 +1,4 @@
-"""The clocks of a hub, faster than the machine's, so that tests wait less for its own intervals."""
+"""A clock that is faster than the machine's: tests wait less for intervals of the hub."""
 
 from __future__ import annotations
 
@@ -12,33 +12,63 @@ if TYPE_CHECKING:
 
     from edgehub.clock import TimerHandle
 
-VARIABLE = "TEST_CLOCK_RATE"
-"""Set for a forked hub: its seconds per second."""
+VARIABLE = "TEST_CLOCK"
+"""Set for a forked hub; see `setting`."""
 
 
-def run_at(rate: float) -> None:
-    """Let time pass `rate` times as fast for this process, from now on."""
-    base = SystemClock()
-    began_s, boot_ms, wall_ms = base.monotonic(), base.boottime_ms(), base.wall_ms()
-    monotonic = SystemClock.monotonic
+class FastClock(SystemClock):
+    """The time of the machine, several times as fast.
 
-    def ahead_s(clock: SystemClock) -> float:
-        return (monotonic(clock) - began_s) * rate
+    Args:
+        rate: How many times.
+        boot_ms: Boot time from which on it is fast, None = now.
+        wall_ms: Wall clock at that moment.
+    """
 
-    async def sleep(_clock: SystemClock, seconds: float) -> None:
-        await asyncio.sleep(seconds / rate)
+    __slots__ = ("_boot_ms", "_boottime_ms", "_monotonic", "_rate", "_wall_ms")
 
-    def call_later(
-        _clock: SystemClock, seconds: float, callback: Callable[[], None]
-    ) -> TimerHandle:
-        return asyncio.get_running_loop().call_later(seconds / rate, callback)
+    def __init__(self, rate: int, boot_ms: int | None = None, wall_ms: int | None = None) -> None:
+        super().__init__()
+        self._rate = rate
+        # Bound here, since a process may put the methods of this clock in the place of these.
+        self._monotonic = super().monotonic
+        self._boottime_ms = super().boottime_ms
+        self._boot_ms = super().boottime_ms() if boot_ms is None else boot_ms
+        self._wall_ms = super().wall_ms() if wall_ms is None else wall_ms
 
-    changed = {
-        "monotonic": lambda clock: began_s + ahead_s(clock),
-        "boottime_ms": lambda clock: boot_ms + round(ahead_s(clock) * 1000),
-        "wall_ms": lambda clock: wall_ms + round(ahead_s(clock) * 1000),
-        "sleep": sleep,
-        "call_later": call_later,
-    }
-    for name, method in changed.items():
-        setattr(SystemClock, name, method)
+    def monotonic(self) -> float:
+        """Return monotonic seconds."""
+        return self._monotonic() * self._rate
+
+    def boottime_ms(self) -> int:
+        """Return milliseconds since the boot."""
+        return self._boot_ms + self._passed_ms()
+
+    def wall_ms(self) -> int:
+        """Return the wall clock in milliseconds."""
+        return self._wall_ms + self._passed_ms()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds / self._rate)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
+        """Call back after some seconds."""
+        return asyncio.get_running_loop().call_later(seconds / self._rate, callback)
+
+    def _passed_ms(self) -> int:
+        return (self._boottime_ms() - self._boot_ms) * self._rate
+
+
+def setting(rate: int) -> str:
+    """Return what hubs need to have one time that passes `rate` times as fast, from now on."""
+    clock = SystemClock()
+    return f"{rate} {clock.boottime_ms()} {clock.wall_ms()}"
+
+
+def use(setting: str) -> None:
+    """Let that time pass in this process."""
+    clock = FastClock(*map(int, setting.split()))
+    for name in ("monotonic", "boottime_ms", "wall_ms", "sleep", "call_later"):
+        method = getattr(clock, name)
+        setattr(SystemClock, name, lambda _clock, *args, method=method: method(*args))

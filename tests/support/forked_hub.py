@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import atexit
 import functools
+import gc
 import json
 import os
 import select
@@ -112,6 +113,8 @@ def serve(number: int) -> None:
     import edgehub.hub.hub  # noqa: F401, PLC0415 - likewise
     import tests.support.fast_clock  # noqa: F401, PLC0415 - likewise
 
+    # A collection in a fork would copy what it looks at.
+    gc.freeze()
     # Monitors are waited for by nobody.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=number) as requests:
@@ -153,7 +156,16 @@ def _run(arguments: list[str], cwd: str, env: dict[str, str]) -> NoReturn:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
-    if (rate := os.environ.pop(fast_clock.VARIABLE, None)) is not None:
-        fast_clock.run_at(float(rate))
-    main(arguments)
-    sys.exit()
+    if (setting := os.environ.pop(fast_clock.VARIABLE, None)) is not None:
+        fast_clock.use(setting)
+    code: object = 0
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    # To take apart what it shares with other forks would copy all of that.
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)

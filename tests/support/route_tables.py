@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from edgehub.clock import SystemClock
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.routes.live import BuildError
@@ -18,6 +17,7 @@ from edgehub.sync.options import TableOptions
 from edgehub.sync.redis import RedisStorage
 from edgehub.sync.routing_table import RoutingTable
 from edgehub.sync.sqlite import SCRIPT, TEMPORARY, SqliteStorage
+from tests.support.fast_clock import FastClock
 from tests.support.memory_table import MemoryStorage, MemoryTable
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def make_table(storage, name: str, *, host=None, manifest=EMPTY, clock=None, **o
         CountingHost() if host is None else host,
         TableOptions(instance=name, **{"hub_id": name, "shared": True, "check_s": 0.2, **options}),
         manifest,
-        clock=clock or SystemClock(),
+        clock=clock or FastClock(5),
         rng=random.Random(name),
     )
 
@@ -136,7 +136,7 @@ async def running(*tables: RoutingTable) -> AsyncIterator[None]:
 async def storages(kind: str, folder: Path, url: str = "", count: int = 1) -> AsyncIterator[list]:
     """Return `count` hubs' accesses `i1`, `i2`, ... to one storage."""
     names = [f"i{number}" for number in range(1, count + 1)]
-    clock = SystemClock()
+    clock = FastClock(5)
     if kind == "double":
         shared = MemoryTable(clock)
         yield [MemoryStorage(shared, instance=name) for name in names]
