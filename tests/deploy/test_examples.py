@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +11,7 @@ from click.testing import CliRunner
 
 from edgehub.cli.identity import identity
 from tests.support.certificates import Authority
+from tests.support.command_line import edgehub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,21 +32,12 @@ def test_an_example_has_no_faults(folder: Path, tmp_path: Path) -> None:
     identities = tmp_path / "identities"
     CliRunner().invoke(identity, ["add", "pump-7", "--file", str(identities)], input="secret\n")
     environment = {
-        **os.environ,
         "CONFIGURATION_DIRECTORY": str(folder),
         "CREDENTIALS_DIRECTORY": str(tmp_path),
     }
     if "identities_file" in document.get("mqtt", {}):
         environment["EDGEHUB_MQTT__IDENTITIES_FILE"] = str(identities)
-    done = subprocess.run(
-        [sys.executable, "-m", "edgehub", "config", "validate"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=15,
-    )
+    done = edgehub("config", "validate", cwd=tmp_path, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no faults" in done.stdout
 

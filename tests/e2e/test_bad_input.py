@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.command_line import CommandResult, edgehub
 from tests.support.devices import Collector, Device
+from tests.support.forked_hub import ForkedHub
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,21 +29,18 @@ GOOD = {
 }
 
 
-def _edgehub(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "edgehub", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=15,
-        check=False,
-    )
+def _run(*arguments: str, cwd: Path) -> CommandResult:
+    """Run a hub that cannot start, to its end."""
+    log = cwd / "log"
+    with log.open("wb") as written:
+        hub = ForkedHub(["run", *arguments], cwd=cwd, env=os.environ, stderr=written.fileno())
+    return CommandResult(hub.wait(15), "", log.read_text("utf-8"))
 
 
 def test_wrong_settings_stop_the_start_with_78_and_name_the_key(tmp_path: Path) -> None:
     """L-05: the exit code is that of a bad configuration, the text names key and near miss."""
     (tmp_path / "edgehub.toml").write_text("[mqtt]\nprot = 1\n[store]\nengine = 'rocks'\n", "utf-8")
-    done = _edgehub("run", cwd=tmp_path)
+    done = _run(cwd=tmp_path)
     assert done.returncode == 78
     assert "mqtt.prot: unknown key (did you mean 'port'?)" in done.stderr
     assert "store.engine: unknown key" in done.stderr
@@ -60,7 +58,7 @@ def test_a_wrong_manifest_stops_the_start_with_every_fault(tmp_path: Path) -> No
     }
     (tmp_path / "m.json").write_text(json.dumps(manifest), "utf-8")
     (tmp_path / "edgehub.toml").write_text('manifest = "m.json"\n[mqtt]\nport = 0\n', "utf-8")
-    done = _edgehub("run", cwd=tmp_path)
+    done = _run(cwd=tmp_path)
     assert done.returncode == 78
     assert "routes.r1.priority" in done.stderr
     assert "routes.r2: column 30 of its text" in done.stderr
@@ -79,7 +77,7 @@ def test_a_port_in_use_is_a_start_up_failure(make_daemon: Callable[..., Daemon])
         ),
         "utf-8",
     )
-    done = _edgehub("run", "--config", str(second), cwd=second.parent)
+    done = _run("--config", str(second), cwd=second.parent)
     assert done.returncode == 3
     assert "mqtt.port" in done.stderr or str(first.mqtt_port) in done.stderr
     assert "Traceback" not in done.stderr
@@ -90,7 +88,7 @@ def test_a_second_daemon_on_the_same_folder_is_refused(make_daemon: Callable[...
     daemon = make_daemon().start()
     config = daemon.folder / "other.toml"
     config.write_text('data_dir = "data"\n[mqtt]\nport = 0\n', "utf-8")
-    done = _edgehub("run", "--config", str(config), cwd=daemon.folder)
+    done = _run("--config", str(config), cwd=daemon.folder)
     assert done.returncode == 3
     assert "queue.db is in use by another process; stop the other hub" in done.stderr
     assert "Traceback" not in done.stderr
@@ -99,7 +97,7 @@ def test_a_second_daemon_on_the_same_folder_is_refused(make_daemon: Callable[...
 
 def test_no_daemon_is_exit_code_4(tmp_path: Path) -> None:
     """The command line says so, with a hint."""
-    done = _edgehub("status", cwd=tmp_path)
+    done = edgehub("status", cwd=tmp_path)
     assert done.returncode == 4
     assert "is it running" in done.stderr
 

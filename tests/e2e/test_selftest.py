@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.cli.main import main
 from edgehub.lab.selftest.report import NOT_TESTED
+from tests.support.command_line import edgehub
 from tests.support.process_tree import processes_that_name
 
 if TYPE_CHECKING:
@@ -191,21 +191,13 @@ def test_a_slow_disk_is_measured_and_passes(launch: Launch, tmp_path: Path):
     assert document["acknowledged"] > 10
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
-    """Run the command in this process; returns its exit code and what it says on standard error."""
-    with pytest.raises(SystemExit) as ended:
-        main(["selftest", *arguments])
-    said = capsys.readouterr()
-    assert said.out == ""
-    return ended.value.code, said.err
-
-
-def test_a_folder_that_takes_no_files_is_named(capsys: pytest.CaptureFixture[str]):
+def test_a_folder_that_takes_no_files_is_named(tmp_path: Path):
     """Where, why and what to do; exit code 1."""
-    code, said = refused(capsys, "--directory", "/sys")
-    assert code == 1
-    assert "cannot make a folder in /sys: " in said
-    assert "--directory" in said
+    done = edgehub("selftest", "--directory", "/sys", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "cannot make a folder in /sys: " in done.stderr
+    assert "--directory" in done.stderr
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -213,8 +205,8 @@ def test_a_folder_that_takes_no_files_is_named(capsys: pytest.CaptureFixture[str
     [("--kills", "0"), ("--seconds", "0"), ("--directory", "/nonexistent"), ("--power",)],
     ids=" ".join,
 )
-def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]):
+def test_wrong_use_is_refused(tmp_path: Path, arguments: tuple[str, ...]):
     """Exit code 2, naming the option."""
-    code, said = refused(capsys, *arguments)
-    assert code == 2
-    assert arguments[0] in said
+    done = edgehub("selftest", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert arguments[0] in done.stderr

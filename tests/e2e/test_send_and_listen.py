@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.command_line import CommandResult, edgehub
 from tests.support.daemon import Daemon
 from tests.support.ports import free_port
 
@@ -31,25 +32,16 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         assert daemon.stop() == 0
 
 
-def edgehub(hub: Daemon, *arguments: str) -> list[str]:
-    """Return the command line of a command that uses the hub's settings."""
-    return [sys.executable, "-m", "edgehub", "--config", str(hub.config), *arguments]
-
-
-def run(
-    hub: Daemon, *arguments: str, content: bytes | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    """Run a command to its end."""
-    return subprocess.run(
-        edgehub(hub, *arguments), input=content, capture_output=True, timeout=30, check=False
-    )
+def run(hub: Daemon, *arguments: str, content: bytes = b"") -> CommandResult:
+    """Run a command that uses the hub's settings to its end."""
+    return edgehub("--config", str(hub.config), *arguments, cwd=hub.folder, stdin=content)
 
 
 def test_a_message_is_stored_before_send_ends(hub: Daemon) -> None:
     """From an argument or standard input, of a device or a module, with its properties."""
     done = run(hub, "send", "pump-7", '{"bar": 9.1}', "-p", "kind=a b", "-p", "x=1&2")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(b"acknowledged: devices/pump-7/messages/events/kind=a%20b")
+    assert done.stdout.startswith("acknowledged: devices/pump-7/messages/events/kind=a%20b")
     assert run(hub, "send", "pump-7/camera", "-", content=b"\xff\x00").returncode == 0
     first, second = hub.call("queue peek", queue="upstream", payload=True)["rows"][-2:]
     assert (first["device"], first["body"]) == ("pump-7", '{"bar": 9.1}')
@@ -62,8 +54,12 @@ def test_a_message_is_stored_before_send_ends(hub: Daemon) -> None:
 )
 def test_listen_prints_what_comes(hub: Daemon, where: tuple[str, ...], version: str) -> None:
     """At the hub, and at the broker that its settings have as upstream."""
+    options = ("--mqtt", version, "--json", "--count", "2")
     listener = subprocess.Popen(
-        edgehub(hub, "listen", *where, "--mqtt", version, "--json", "--count", "2", "te/#"),
+        [
+            *(sys.executable, "-m", "edgehub", "--config", str(hub.config)),
+            *("listen", *where, *options, "te/#"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -94,4 +90,4 @@ def test_what_cannot_be_done_is_said(hub: Daemon) -> None:
     ):
         done = run(hub, *arguments)
         assert done.returncode == code, (arguments, done.stderr)
-        assert text in done.stderr.decode(), arguments
+        assert text in done.stderr, arguments

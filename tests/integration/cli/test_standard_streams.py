@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgehub.cli.main import main
+from tests.support.command_line import edgehub
 
 pytestmark = pytest.mark.integration
 
@@ -52,21 +52,16 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of():
 
 
 @pytest.mark.parametrize("command", [["status"], ["config", "reload"]], ids=" ".join)
-def test_a_command_in_another_folder_names_the_file_it_looked_for(
-    tmp_path, monkeypatch, capsys, command
-):
+def test_a_command_in_another_folder_names_the_file_it_looked_for(tmp_path, command):
     """Without edgehub.toml and without a hub: where to run it, or which option to give."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, check=lambda ended: ended.code == 4):
-        main(command)
-    told = capsys.readouterr().err
-    assert "there is no edgehub.toml here: run the command in the hub's folder" in told
+    done = edgehub(*command, cwd=tmp_path)
+    assert done.returncode == 4
+    assert "there is no edgehub.toml here: run the command in the hub's folder" in done.stderr
     (tmp_path / "edgehub.toml").write_text("", "utf-8")
-    with pytest.raises(SystemExit, check=lambda ended: ended.code == 4):
-        main(command)
-    told = capsys.readouterr().err
-    assert "no hub answers on" in told
-    assert "edgehub.toml" not in told
+    done = edgehub(*command, cwd=tmp_path)
+    assert done.returncode == 4
+    assert "no hub answers on" in done.stderr
+    assert "edgehub.toml" not in done.stderr
 
 
 def test_a_closed_standard_input_is_no_password(tmp_path):
