@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.command_line import edgehub
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -61,7 +63,6 @@ def test_control_c_ends_it_with_a_verdict(tmp_path: Path):
 
 def test_a_round_has_a_shortest_length(tmp_path: Path):
     """Too short for an outage and a recovery: refused as wrong use."""
-    demo = start_demo(tmp_path, "--seconds", "3")
-    output, _ = demo.communicate(timeout=END_TIMEOUT_S)
-    assert demo.returncode == 2
-    assert "--seconds" in output
+    done = edgehub("demo", "--seconds", "3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--seconds" in done.stderr
