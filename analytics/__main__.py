@@ -18,26 +18,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.args import parser
+from analytics.args import parse_args
 from analytics.errors import AnalyticsError
 from analytics.java import find_java_home
+from analytics.session import java_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
+    from analytics.args import JobArgs
+
 MASTER: Final = "local[*]"
 MEMORY: Final = "2g"
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.ASCII | re.IGNORECASE)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _STOPS: Final = (signal.SIGTERM, signal.SIGHUP)
-
-_WORTH_IT: Final = {
-    "Invocation": 50_000,
-    "MinInvocation": 6_000,
-    "Compile": 150_000,
-    "BackEdge": 400_000,
-}
-"""Ten times Java's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     launch.add_argument(
         "--memory", type=_memory, default=MEMORY, help=f"heap for Java; {MEMORY} by default"
     )
-    parser(launch).parse_args(given)
+    args = parse_args(given, launch)
     options, rest = launch.parse_known_args(given)
     with tempfile.TemporaryDirectory(prefix="edgehub-report-") as scratch:
         try:
@@ -57,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"analytics: {error}", file=sys.stderr)  # noqa: T201 - for people
             return error.exit_code
         # Through bin/spark-submit the job's messages would come out as results, on standard output.
-        settings = _settings(options.master, options.memory, scratch)
+        settings = _settings(options, scratch, size=_size(args))
         environment["PYSPARK_SUBMIT_ARGS"] = shlex.join([*settings, "pyspark-shell"])
         return _run([sys.executable, "-m", "analytics.job", *rest], environment)
 
@@ -86,26 +82,28 @@ def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
     }
 
 
-def _settings(master: str, memory: str, scratch: str) -> list[str]:
+def _size(args: JobArgs) -> int | None:
+    """Return the bytes of the date, None if only Hadoop can tell."""
+    if _URL.match(args.input):
+        return None
+    files = Path(args.input, f"date={args.date}").rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _settings(options: argparse.Namespace, scratch: str, *, size: int | None) -> list[str]:
     cores = os.cpu_count() or 1
     logging = Path(__file__).with_name("log4j2.properties").as_uri()
-    options = [
-        "-XX:+UseParallelGC",
-        # Each step has code of its own, made for it: only what runs for long is worth the second
-        # compiler, which took a quarter of all time for ten million lines.
-        *(f"-XX:Tier4{name}Threshold={number}" for name, number in _WORTH_IT.items()),
-        f"-Dlog4j2.configurationFile={logging}",
-    ]
+    java = [*java_options(size), f"-Dlog4j2.configurationFile={logging}"]
     settings = {
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.driver.extraJavaOptions": " ".join(java),
         "spark.local.dir": scratch,
         "spark.sql.shuffle.partitions": str(max(4, 4 * cores)),
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    made = ["--master", master, "--driver-memory", memory]
+    made = ["--master", options.master, "--driver-memory", options.memory]
     for name, value in settings.items():
         made += ["--conf", f"{name}={value}"]
     return made

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 STEP_S: Final = 60
 """Thresholds are at least this long: services are looked at once per minute of hub time."""
 
+EXPECTED_DAYS: Final = 14
+"""A hub that reported on none of so many dates is taken for one that was removed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobArgs:
@@ -26,6 +29,8 @@ class JobArgs:
         output: Folder or Hadoop URL of the results.
         date: UTC date of the journal.
         exclude_hubs: Hubs whose folders are not read.
+        hubs: File or URL with the ids of the hubs that should have reported, one a line.
+        strict: Whether a hub that has segments and is not sound ends the run.
         starved_after_s: Shortest time without service that counts, at least 60 s.
         idle_after_s: Longest pause of a link that is up and has rows to send, at least 60 s.
     """
@@ -34,6 +39,8 @@ class JobArgs:
     output: str
     date: date
     exclude_hubs: tuple[str, ...] = ()
+    hubs: str | None = None
+    strict: bool = False
     starved_after_s: int = STEP_S
     idle_after_s: int = STEP_S
 
@@ -43,14 +50,21 @@ class JobArgs:
         return datetime(self.date.year, self.date.month, self.date.day, tzinfo=UTC)
 
 
-def parse_args(arguments: Sequence[str]) -> JobArgs:
-    """Read a command line; a wrong one ends the process with exit code 2 and says why."""
-    parsed = parser().parse_args(arguments)
+def parse_args(arguments: Sequence[str], *more: argparse.ArgumentParser) -> JobArgs:
+    """Parse a command line; a wrong one ends the process with exit code 2 and says why.
+
+    Args:
+        arguments: The command line.
+        more: Parsers of further arguments that may stand in it.
+    """
+    parsed = parser(*more).parse_args(arguments)
     return JobArgs(
         input=parsed.input.rstrip("/") or "/",
         output=parsed.output.rstrip("/") or "/",
         date=parsed.date,
         exclude_hubs=tuple(parsed.exclude_hub),
+        hubs=parsed.hubs,
+        strict=parsed.strict,
         starved_after_s=parsed.starved_after_s,
         idle_after_s=parsed.idle_after_s,
     )
@@ -62,7 +76,7 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
         prog="analytics",
         description="Report on one day of hub journals: expiry, starvation, counts.",
         epilog="Exit codes: 0 done (an empty day says so), 1 failed, 2 usage, "
-        "5 the counts do not close and nothing was written.",
+        "5 no report can rest on the lines and nothing was written, 6 done without some hubs.",
         allow_abbrev=False,
         parents=more,
     )
@@ -71,6 +85,18 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
     made.add_argument("--date", type=_date, required=True, help="UTC date, such as 2026-11-28")
     made.add_argument(
         "--exclude-hub", action="append", default=[], metavar="HUB", help="leave a hub out; repeat"
+    )
+    made.add_argument(
+        "--hubs",
+        type=_url,
+        metavar="FILE",
+        help="ids of all hubs, one a line; without it those of the last "
+        f"{EXPECTED_DAYS} dates in the output",
+    )
+    made.add_argument(
+        "--strict",
+        action="store_true",
+        help="write nothing if a hub is damaged, unreadable, cloned or unbalanced",
     )
     for name, meaning in (
         ("starved", "shortest time without service that counts as a window"),

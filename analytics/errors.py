@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+EXIT_PARTIAL: Final = 6
+"""Exit code of a job that is done without some hubs."""
+
+EXIT_INTERRUPTED: Final = 130
+"""Exit code of a job that Ctrl-C ended."""
 
 
 class AnalyticsError(Exception):
@@ -24,6 +30,6 @@ class InputError(AnalyticsError):
 
 
 class QualityError(AnalyticsError):
-    """The counts of a day do not close; nothing was written."""
+    """No report can rest on the lines of a date; nothing was written."""
 
     exit_code: ClassVar[int] = 5

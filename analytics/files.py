@@ -5,12 +5,21 @@ Owns the few calls into the session's virtual machine. Whole files are small: a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from analytics.errors import AnalyticsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_PATTERN: Final = re.compile(r"([\\{}\[\]*?])")
+
+
+def literal(path: str) -> str:
+    """Return a path so that Hadoop takes it for itself and not for a pattern."""
+    return _PATTERN.sub(r"\\\1", path)
 
 
 class Files:

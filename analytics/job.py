@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark import StorageLevel
@@ -21,41 +22,40 @@ from pyspark.sql import functions as F
 
 from analytics import quality, readers, writers
 from analytics.args import parse_args
-from analytics.errors import AnalyticsError
+from analytics.causes import reason
+from analytics.errors import EXIT_INTERRUPTED, EXIT_PARTIAL, AnalyticsError
 from analytics.files import Files
+from analytics.hubs import expected_hubs, survey
 from analytics.page.page import page
+from analytics.session import adapt
 from analytics.tables import share, tables
 from analytics.transforms.stores import names_of_several, on_one_time, stores
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame
 
     from analytics.args import JobArgs
-
-SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
-    # Compressed, ten million lines took twenty seconds longer and a fifth less of the disk.
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # Unpacked, a segment is twelve times as large: by Spark's own bounds one task would read half a
-    # day of a huge hub. Opening one costs little beside its lines.
-    "spark.sql.files.maxPartitionBytes": str(32 << 20),
-    "spark.sql.files.openCostInBytes": str(1 << 20),
-    # A damaged segment is told and ends the run; left out in silence it would be missing rows.
-    "spark.sql.files.ignoreCorruptFiles": "false",
-}
+    from analytics.hubs import Survey
+    from analytics.quality import HubDay
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job with a session of its own and give its exit code."""
+    """Run the job with a session of its own and return its exit code."""
     args = parse_args(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _start(args)
+    except KeyboardInterrupt:
+        _say(args, "interrupted; the date is incomplete until it is run again")
+        return EXIT_INTERRUPTED
+
+
+def _start(args: JobArgs) -> int:
     try:
         spark = SparkSession.builder.appName(f"edgehub report {args.date}").getOrCreate()
     except (PySparkException, Py4JJavaError) as error:
-        _say(args, f"Spark does not start: {_reason(error)}")
+        _say(args, f"Spark does not start: {reason(error)}")
         return AnalyticsError.exit_code
     except OSError as error:
         _say(args, f"Spark does not start: {error}; has localhost an address (/etc/hosts)?")
@@ -75,17 +75,15 @@ def run(spark: SparkSession, args: JobArgs) -> int:
         args: What to do.
 
     Returns:
-        Exit code: 0 done, 1 failed, 5 the counts do not close.
+        Exit code: 0 done, 1 failed, 5 no report can rest on the lines, 6 done without some hubs.
     """
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
     try:
-        print(_summary(_report(spark, args)))  # noqa: T201 - the one line that the job is asked for
+        metrics, without = _report(spark, args)
     except AnalyticsError as error:
         _say(args, str(error))
         return error.exit_code
     except (PySparkException, Py4JJavaError) as error:
-        _say(args, _reason(error))
+        _say(args, reason(error))
         return AnalyticsError.exit_code
     except (Py4JError, OSError) as error:
         _say(args, f"Java has ended: {error}; out of memory?")
@@ -93,70 +91,100 @@ def run(spark: SparkSession, args: JobArgs) -> int:
     finally:
         with suppress(Py4JError, OSError):
             spark.catalog.clearCache()
-    return 0
+    print(_summary(metrics))  # noqa: T201 - the one line that the job is asked for
+    if not without:
+        return 0
+    _say(args, "\n".join(["the report is without:", *quality.named(without)]))
+    return EXIT_PARTIAL
 
 
-def _report(spark: SparkSession, args: JobArgs) -> dict[str, Any]:
+def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[HubDay]]:
+    """Write the report on a date.
+
+    Returns:
+        Its metrics, and the hubs that it is without.
+    """
     started = datetime.now(UTC)
     files = Files(spark)
+    # What there is to read is found by reading a few lists of files.
+    adapt(spark, 0)
+    surveyed = survey(spark, files, args)
+    expected = expected_hubs(spark, files, args)
+    adapt(spark, surveyed.size)
+    days = quality.surveyed(surveyed, expected)
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
-    lines = readers.read_lines(spark, files, args)
-    if lines is not None:
-        is_mixed = readers.has_several_stores(lines)
-        lines = lines.persist(StorageLevel.DISK_ONLY)
-        tally = {row["fault"]: row for row in readers.tally(lines).collect()}
-        if tally:
-            metrics |= _write(files, args, lines, tally, is_mixed=is_mixed)
-    if metrics["outcome"] == "empty":
+    lines = None
+    if surveyed.folders:
+        lines = readers.read_lines(spark, surveyed, args).persist(StorageLevel.DISK_ONLY)
+        tally = readers.tally(lines).collect()
+        repeated = {row["hub"] for row in tally if row["copies"]}
+        days |= quality.counted(tally, readers.clones(lines, repeated).collect())
+        metrics["lines"] = sum(row["lines"] for row in tally)
+        metrics["faults"] = quality.faults(tally)
+    if lines is not None and metrics["lines"]:
+        metrics |= _write(files, args, lines, surveyed, days, metrics)
+    else:
+        quality.check(days.values(), (), is_strict=args.strict)
         writers.clear(files, args)
+        hubs = quality.hubs(spark, days.values())
+        metrics["tables"] = writers.write_tables(files, args, {"hubs": hubs})
+    metrics["hubs_by_state"] = dict(Counter(day.state for day in days.values()))
     metrics["seconds"] = round((datetime.now(UTC) - started).total_seconds(), 1)
     text = json.dumps(metrics, indent=2) + "\n"
     files.write(writers.metrics_file(args), text.encode())
-    return metrics
+    return metrics, [day for day in days.values() if not day.is_sound]
 
 
 def _write(
     files: Files,
     args: JobArgs,
     lines: DataFrame,
-    tally: Mapping[str | None, Row],
-    *,
-    is_mixed: bool,
+    surveyed: Survey,
+    days: dict[str, HubDay],
+    metrics: dict[str, Any],
 ) -> dict[str, Any]:
-    good = readers.good_lines(lines)
-    twins: list[str] = []
-    if is_mixed:
-        known = stores(good).localCheckpoint(eager=True)
-        good, twins = on_one_time(good, known), names_of_several(known)
-    copies = sum(row["copies"] for row in tally.values())
-    faults = {fault: tally[fault]["lines"] for fault in sorted(tally, key=str) if fault}
-    shared = share(readers.without_copies(good) if copies else good)
+    """Ask all questions of the sound hubs, judge the others, and write the date."""
+    quarantined = sum(metrics["faults"].values())
     quarantine = lines.where(F.col("fault").isNotNull()).select("file", "fault", "line")
-    if not faults:
+    if not quarantined:
         # Looking through all lines for none takes as long as for many.
         quarantine = quarantine.limit(0)
-    quality.check(shared.balanced, quarantine)
-    made = tables(shared, args)
+    good = readers.good_lines(lines)
+    if cloned := [day.hub for day in days.values() if day.state == "cloned"]:
+        good = good.where(~F.col("hub").isin(*cloned))
+    twins: list[str] = []
+    if surveyed.has_several_stores:
+        known = stores(good).localCheckpoint(eager=True)
+        good, twins = on_one_time(good, known), names_of_several(known)
+    copies = sum(day.copies for day in days.values() if day.is_sound)
+    shared = share(
+        readers.without_copies(good) if copies else good,
+        has_several_stores=surveyed.has_several_stores,
+    )
+    days |= quality.balanced(shared.balanced, days)
+    quality.check(
+        days.values(), quarantine.limit(quality.NAMED_MAX).collect(), is_strict=args.strict
+    )
+    unbalanced = [day.hub for day in days.values() if day.state == "unbalanced"]
+    made = tables(shared.without(unbalanced), args)
     writers.begin(files, args)
-    metrics: dict[str, Any] = {
-        "outcome": "done",
-        "lines": sum(row["lines"] for row in tally.values()),
-        "quarantined": sum(faults.values()),
-        "faults": faults,
+    metrics |= {
+        "outcome": "done" if all(day.is_sound for day in days.values()) else "partial",
+        "quarantined": quarantined,
         "copies": copies,
         "excluded_hubs": list(args.exclude_hubs),
         "hubs_of_one_name": twins,
         "starved_after_s": args.starved_after_s,
         "idle_after_s": args.idle_after_s,
     }
+    hubs = quality.hubs(lines.sparkSession, days.values())
     with ThreadPoolExecutor(1, thread_name_prefix="page") as pool:
-        made_page = pool.submit(page, args, metrics.copy(), made)
-        written = writers.write_tables(files, args, made | {"quarantine": quarantine})
+        made_page = pool.submit(page, args, metrics.copy(), made, list(days.values()))
+        all_tables = made | {"hubs": hubs, "quarantine": quarantine}
+        written = writers.write_tables(files, args, all_tables, quarantined)
     content = made_page.result()
-    metrics |= content.totals
-    metrics["tables"] = written
     files.write(writers.page_file(args), content.html.encode())
-    return metrics
+    return metrics | content.totals | {"tables": written}
 
 
 def _summary(metrics: dict[str, Any]) -> str:
@@ -169,15 +197,6 @@ def _summary(metrics: dict[str, Any]) -> str:
 
 def _say(args: JobArgs, reason: str) -> None:
     print(f"analytics: {args.date}: {reason}", file=sys.stderr)  # noqa: T201 - for people
-
-
-def _reason(error: PySparkException | Py4JJavaError) -> str:
-    """Return the lines of a Spark error that help a person: what failed, and why."""
-    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-    lines = [line.strip() for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(("at ", "...", "Driver stack"))]
-    causes = [line for line in told if line.startswith("Caused by: ")]
-    return "\n".join([*told[:2], *causes[-1:]])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ a copy.
 
 from __future__ import annotations
 
-import re
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
@@ -14,87 +13,53 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics import schemas
-from analytics.errors import InputError
+from analytics.files import literal
+from analytics.hubs import SEGMENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from analytics.args import JobArgs
-    from analytics.files import Files
+    from analytics.hubs import Survey
 
-SEGMENTS: Final = "*.{jsonl,jsonl.gz}"
 NUMBER_MAX: Final = 1 << 48
 """More bytes, commits or milliseconds are no figure of a hub, and a sum of them no number."""
-_PATTERN: Final = re.compile(r"([\\{}\[\]*?])")
-_SEGMENT: Final = re.compile(r"/hub=([^/]*)/\d{12}-([0-9a-f]{8})\.jsonl[^/]*$")
 
 
-def read_lines(spark: SparkSession, files: Files, args: JobArgs) -> DataFrame | None:
-    """Read all lines of the date.
-
-    Args:
-        spark: The session.
-        files: Access to the folders.
-        args: What is asked for.
+def read_lines(spark: SparkSession, surveyed: Survey, args: JobArgs) -> DataFrame:
+    """Read all lines of the sound hubs of a date, at least one hub.
 
     Returns:
-        Grain: a line of a segment, good or not. None without any folder for the date.
-
-    Raises:
-        InputError: The export itself is not there.
+        Grain: a line of a segment, good or not.
     """
-    if not files.exists(args.input):
-        raise InputError(f"--input {args.input}: no such folder; name what the hubs export to")
-    dated = f"{args.input}/date={args.date}"
-    if not files.exists(dated):
-        return None
-    folders = [dated]
-    if args.exclude_hubs:
-        excluded = {f"hub={hub}" for hub in args.exclude_hubs}
-        found = files.glob(f"{_literal(dated)}/hub=*")
-        folders = [folder for folder in found if folder.rsplit("/", 1)[-1] not in excluded]
-    if not folders:
-        return None
     raw = (
         spark.read.schema(schemas.LINE)
         .option("columnNameOfCorruptRecord", schemas.CORRUPT)
         .option("pathGlobFilter", SEGMENTS)
         # Otherwise the names of folders would replace what the lines say.
         .option("recursiveFileLookup", value=True)
-        .json([_literal(folder) for folder in folders])
+        .json([literal(folder) for folder in surveyed.folders.values()])
     )
-    return judge(raw, args.midnight)
+    return judge(raw, args.midnight, surveyed.doubtful)
 
 
-def _literal(path: str) -> str:
-    """Write a path so that Hadoop takes it for itself and not for a pattern."""
-    return _PATTERN.sub(r"\\\1", path)
-
-
-def has_several_stores(lines: DataFrame) -> bool:
-    """Tell by the names of segments whether a hub of the date had more than one database file.
-
-    Args:
-        lines: As `read_lines` gives them, not persisted yet.
-    """
-    found = [_SEGMENT.search(file) for file in lines.inputFiles()]
-    pairs = {match.groups() for match in found if match is not None}
-    return len({hub for hub, _ in pairs}) < len(pairs) or None in found
-
-
-def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
-    """Say of every line what is wrong with it, and keep only what the questions need.
+def judge(raw: DataFrame, midnight: datetime, doubtful: Collection[str]) -> DataFrame:
+    """Judge every line, and keep only what the questions need.
 
     Args:
         raw: Lines as `schemas.LINE` has them, as they come from their files.
         midnight: 00:00 UTC of the date that they should belong to.
+        doubtful: Hubs of which lines may be there twice.
 
     Returns:
-        Same grain; `fault` is null for a good line, `file` and `line` are set for others only.
-        `day_ms` is the time since midnight, `rows` the number of rows that the line stands for,
-        `detail` the edge, the link's state or the kind of reason.
+        Same grain; `fault` is null for a good line, `line` is set for others only. `content` is a
+        hash of the line of a doubtful hub, `file` is set for its lines and for faulty ones.
+        A line without a hub is of the one whose folder it is in. `day_ms` is the time since
+        midnight, `rows` the number of rows that the line stands for, `detail` the edge, the link's
+        state or the kind of reason.
     """
     midnight_ms = int(midnight.timestamp() * 1000)
     event = F.col("event")
@@ -102,9 +67,12 @@ def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
         "day_ms", F.unix_millis(F.expr("try_cast(time AS timestamp)")) - F.lit(midnight_ms)
     ).withColumn("fault", _fault())
     is_faulty = F.col("fault").isNotNull()
+    is_doubtful = F.col("hub").isin(*doubtful) if doubtful else F.lit(False)
     default = F.lit(schemas.DEFAULT_PRIORITY)
+    folder = F.regexp_extract(F.input_file_name(), "/hub=([^/]*)/[^/]*$", 1)
     return timed.select(
-        *schemas.LINE_KEY,
+        F.when(is_faulty, F.coalesce("hub", folder)).otherwise(F.col("hub")).alias("hub"),
+        *schemas.LINE_KEY[1:],
         "hub_ms",
         "day_ms",
         "event",
@@ -127,7 +95,8 @@ def judge(raw: DataFrame, midnight: datetime) -> DataFrame:
         "to_endpoint",
         F.when(event == "moved", F.coalesce("to_priority", default)).alias("to_priority"),
         "fault",
-        F.when(is_faulty, F.input_file_name()).alias("file"),
+        F.when(is_doubtful, F.xxhash64(*_told_columns())).alias("content"),
+        F.when(is_faulty | is_doubtful, F.input_file_name()).alias("file"),
         F.when(is_faulty, F.coalesce(schemas.CORRUPT, F.to_json(F.struct(*_told_columns())))).alias(
             "line"
         ),
@@ -194,28 +163,63 @@ def _is_out_of_range() -> Column:
 
 def good_lines(lines: DataFrame) -> DataFrame:
     """Keep the lines without a fault."""
-    return lines.where(F.col("fault").isNull()).drop("fault", "file", "line")
+    return lines.where(F.col("fault").isNull()).drop("fault", "content", "file", "line")
 
 
 def tally(lines: DataFrame) -> DataFrame:
-    """Count lines by fault, and good ones that repeat another one.
+    """Count lines by hub and fault, and good ones of doubtful hubs that repeat another one.
 
     The places within a commit are looked at in masks of 64 bits: as exact as a count of distinct
-    keys, with a group per commit instead of one per line.
+    keys, with a group per commit instead of one per line, and one in all for other hubs.
 
     Returns:
-        Grain: `fault`, null for good lines. `lines` and, among the good ones, `copies`.
+        Grain: `hub`, `fault`, null for good lines. `lines` and, among the good ones, `copies`.
     """
     place = F.col("seq")
+    is_sought = F.col("fault").isNull() & F.col("content").isNotNull()
     masks = lines.groupBy(
-        "fault", "hub", "store", "commit", F.shiftrightunsigned(place, 6).alias("block")
+        "fault",
+        "hub",
+        F.when(is_sought, F.col("store")).alias("store"),
+        F.when(is_sought, F.col("commit")).alias("commit"),
+        F.when(is_sought, F.shiftrightunsigned(place, 6)).alias("block"),
     ).agg(
         F.count(F.lit(1)).alias("lines"),
         F.bit_or(F.expr("shiftleft(1L, CAST(seq % 64 AS INT))")).alias("mask"),
     )
-    repeated = F.when(F.col("fault").isNull(), F.col("lines") - F.bit_count("mask"))
-    return masks.groupBy("fault").agg(
+    repeated = F.when(F.col("commit").isNotNull(), F.col("lines") - F.bit_count("mask"))
+    return masks.groupBy("hub", "fault").agg(
         F.sum("lines").alias("lines"), F.coalesce(F.sum(repeated), F.lit(0)).alias("copies")
+    )
+
+
+def clones(lines: DataFrame, repeated: Collection[str]) -> DataFrame:
+    """Find hubs of which two lines have one key and differ: two hubs went on from one file.
+
+    Args:
+        lines: Judged lines.
+        repeated: Hubs with copies, none of the others is looked at.
+
+    Returns:
+        Grain: `hub`. `lines` that differ, and of one of them the files `one` and `other`.
+    """
+    good = lines.where(F.col("fault").isNull() & F.col("hub").isin(*repeated))
+    if not repeated:
+        good = good.limit(0)
+    keys = good.groupBy(*schemas.LINE_KEY).agg(
+        F.min("content").alias("least"),
+        F.max("content").alias("most"),
+        F.min_by("file", "content").alias("one"),
+        F.max_by("file", "content").alias("other"),
+    )
+    return (
+        keys.where(F.col("least") != F.col("most"))
+        .groupBy("hub")
+        .agg(
+            F.count(F.lit(1)).alias("lines"),
+            F.min_by("one", "commit").alias("one"),
+            F.min_by("other", "commit").alias("other"),
+        )
     )
 
 

@@ -69,6 +69,10 @@ _TYPES: Final = {
 
 LINE: Final = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
 
+HUBS: Final = (
+    "hub string, state string, reason string, lines bigint, quarantined bigint, copies bigint"
+)
+
 QUEUE: Final = ("hub", "endpoint", "priority")
 """Key of a queue in every table."""
 

@@ -7,17 +7,17 @@ plans that grow from question to question cost more than the questions.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from analytics import schemas
 from analytics.transforms.backlog import backlog
-from analytics.transforms.balance import balance
+from analytics.transforms.balance import balance, left_behind
 from analytics.transforms.ends import ends
 from analytics.transforms.expiry import expiry
-from analytics.transforms.flows import flows, marks, queue_flows
+from analytics.transforms.flows import flows, left_flows, marks, queue_flows
 from analytics.transforms.losses import losses
 from analytics.transforms.outages import outages
 from analytics.transforms.spells import spells
@@ -27,6 +27,8 @@ from analytics.transforms.unserved import unserved
 from analytics.transforms.waiting import histogram, percentiles
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import DataFrame
 
     from analytics.args import JobArgs
@@ -38,7 +40,7 @@ class Shared:
 
     Attributes:
         lines: Good lines without copies.
-        marks: What was carried over the edges, states of links, and moves.
+        marks: What was carried over the edges or left behind, states of links, and moves.
         summed: Flows of lines.
         moved: Flows of queues.
         balanced: The equation of each queue.
@@ -50,12 +52,30 @@ class Shared:
     moved: DataFrame
     balanced: DataFrame
 
+    def without(self, hubs: Collection[str]) -> Shared:
+        """Return the same without some hubs."""
+        if not hubs:
+            return self
+        frames = (getattr(self, field.name) for field in fields(self))
+        lines, kept, summed, moved, balanced = (
+            frame.where(~F.col("hub").isin(*hubs)) for frame in frames
+        )
+        return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
 
-def share(lines: DataFrame) -> Shared:
-    """Prepare what most questions need."""
+
+def share(lines: DataFrame, *, has_several_stores: bool) -> Shared:
+    """Prepare what most questions need.
+
+    Args:
+        lines: Good lines without copies.
+        has_several_stores: Whether a hub had more than one database file.
+    """
     kept = _keep(marks(lines))
     summed = _keep(flows(lines))
     moved = _keep(queue_flows(summed))
+    if has_several_stores:
+        left = _keep(left_behind(kept, moved))
+        kept, moved = kept.unionByName(left), moved.unionByName(left_flows(left))
     balanced = _keep(balance(moved, kept))
     return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
 
@@ -99,6 +119,9 @@ def _sums(shared: Shared) -> dict[str, DataFrame]:
 
 
 def _keep(frame: DataFrame) -> DataFrame:
+    # Where executors may be lost, and with them what only they have, spark.checkpoint.dir is set.
+    if frame.sparkSession.sparkContext.getCheckpointDir():
+        return frame.checkpoint(eager=True)
     return frame.localCheckpoint(eager=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 TABLES: Final = (
     *("balance", "backlog", "expiry", "waiting", "waiting_histogram"),
-    *("starvation_windows", "starvation", "losses", "unserved", "quarantine"),
+    *("starvation_windows", "starvation", "losses", "unserved", "hubs", "quarantine"),
 )
 FILE_ROWS: Final = 2_000_000
 AT_ONCE: Final = 4
@@ -38,28 +39,40 @@ def clear(files: Files, args: JobArgs) -> None:
     """Remove what earlier runs left of a date that has no lines now."""
     begin(files, args)
     for name in TABLES:
-        files.delete(f"{args.output}/{name}/date={args.date}")
-        files.delete(f"{args.output}/csv/{name}/date={args.date}")
+        for folder in _folders(args, name):
+            files.delete(folder)
     files.delete(page_file(args))
 
 
-def write_tables(files: Files, args: JobArgs, tables: Mapping[str, DataFrame]) -> dict[str, int]:
-    """Write all tables of the date.
+def write_tables(
+    files: Files, args: JobArgs, tables: Mapping[str, DataFrame], quarantined: int = 0
+) -> dict[str, int]:
+    """Write tables of the date.
 
     Args:
         files: Access to the folders.
         args: Output and date.
         tables: Frames by name; they should be persisted.
+        quarantined: Rows of the quarantine, the one table that may be as large as the export.
 
     Returns:
         Rows of each table.
     """
-    assert set(tables) == set(TABLES)
+    assert set(tables) <= set(TABLES)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="write") as pool:
+        # Otherwise each task of the last question would leave a file of its own.
+        parts = {"quarantine": 1 + quarantined // FILE_ROWS}
         written = {
-            name: pool.submit(_write, files, args, name, table) for name, table in tables.items()
+            name: pool.submit(_write, files, args, name, table, parts.get(name, 1))
+            for name, table in tables.items()
         }
     return {name: rows.result() for name, rows in written.items()}
+
+
+def _folders(args: JobArgs, name: str) -> tuple[str, str]:
+    """Return where a table's date is, as Parquet and as CSV."""
+    dated = f"{name}/date={args.date}"
+    return f"{args.output}/{dated}", f"{args.output}/csv/{dated}"
 
 
 def page_file(args: JobArgs) -> str:
@@ -72,27 +85,20 @@ def metrics_file(args: JobArgs) -> str:
     return f"{args.output}/report/date={args.date}/metrics.json"
 
 
-def _write(files: Files, args: JobArgs, name: str, table: DataFrame) -> int:
-    rows = table.count()
-    if not rows:
-        # Dynamic overwrite leaves a partition alone when no row belongs to it.
-        files.delete(f"{args.output}/{name}/date={args.date}")
-        files.delete(f"{args.output}/csv/{name}/date={args.date}")
-        return 0
-    dated = table.withColumn("date", F.lit(args.date.isoformat()))
-    flat = dated.select(*(_as_text(dated, column) for column in dated.columns))
-    # Otherwise each task of the last question would leave a file of its own.
-    parts = 1 + rows // FILE_ROWS
-    _overwrite(dated.coalesce(parts), f"{args.output}/{name}", "parquet")
-    _overwrite(flat.coalesce(1), f"{args.output}/csv/{name}", "csv")
+def _write(files: Files, args: JobArgs, name: str, table: DataFrame, parts: int) -> int:
+    folder, text_folder = _folders(args, name)
+    written = Observation()
+    counted = table.observe(written, F.count(F.lit(1)).alias("rows"))
+    counted.coalesce(parts).write.mode("overwrite").parquet(folder)
+    rows = int(written.get.get("rows", 0))
+    if rows:
+        flat = table.select(*(_as_text(table, column) for column in table.columns))
+        csv = flat.coalesce(1).write.mode("overwrite")
+        csv.option("header", value=True).option("escape", '"').csv(text_folder)
+    else:
+        files.delete(folder)
+        files.delete(text_folder)
     return rows
-
-
-def _overwrite(table: DataFrame, folder: str, kind: str) -> None:
-    writer = table.write.mode("overwrite").partitionBy("date").format(kind)
-    if kind == "csv":
-        writer = writer.option("header", value=True).option("escape", '"')
-    writer.save(folder)
 
 
 def _as_text(table: DataFrame, name: str) -> Column:

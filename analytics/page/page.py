@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from analytics.page import counts, sections, starving
+from analytics.page import counts, reporting, sections, starving
 from analytics.page.figures import figures
 from analytics.page.words import count, counted, duration, share, size, text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import DataFrame
 
     from analytics.args import JobArgs
     from analytics.page.figures import Figures, Record
+    from analytics.quality import HubDay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +36,32 @@ class Page:
     totals: dict[str, Any]
 
 
-def page(args: JobArgs, metrics: Mapping[str, Any], tables: Mapping[str, DataFrame]) -> Page:
+def page(
+    args: JobArgs,
+    metrics: Mapping[str, Any],
+    tables: Mapping[str, DataFrame],
+    days: Collection[HubDay],
+) -> Page:
     """Make the page of a date.
 
     Args:
         args: The date and the thresholds.
         metrics: What is known of the lines that were read.
         tables: All tables by name.
+        days: All hubs of the date.
     """
     shown = figures(tables)
-    return Page(html=render(args, metrics, shown), totals=shown.totals)
+    return Page(html=render(args, metrics, shown, days), totals=shown.totals)
 
 
-def render(args: JobArgs, metrics: Mapping[str, Any], shown: Figures) -> str:
+def render(
+    args: JobArgs, metrics: Mapping[str, Any], shown: Figures, days: Collection[HubDay]
+) -> str:
     """Write the page from its figures."""
     style = resources.files("analytics.page").joinpath("style.css").read_text("utf-8")
     parts = [
-        _head(args, metrics, shown.totals),
+        _head(args, metrics, shown.totals, days),
+        reporting.missing(days),
         sections.advice(shown),
         sections.worst_hubs(shown),
         sections.waiting(shown),
@@ -73,7 +83,9 @@ def render(args: JobArgs, metrics: Mapping[str, Any], shown: Figures) -> str:
     )
 
 
-def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
+def _head(
+    args: JobArgs, metrics: Mapping[str, Any], totals: Record, days: Collection[HubDay]
+) -> str:
     came = totals["enqueued_rows"] + totals["requeued_rows"] + totals["carried_in_rows"]
     lost = ("expired", "dropped", "dead_lettered", "lost")
     lost_rows = sum(totals[f"{flow}_rows"] for flow in lost)
@@ -95,8 +107,7 @@ def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
     boxes = "".join(
         f'<div class="tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles
     )
-    hubs = "One hub" if totals["hubs"] == 1 else f"{count(totals['hubs'])} hubs"
-    verdict = f"{hubs}. " + (
+    verdict = (
         f"{counted(lost_rows, 'message')} ({size(lost_bytes)}, {share(lost_rows, came)})"
         f" {'was' if lost_rows == 1 else 'were'} lost"
         if lost_rows
@@ -104,7 +115,7 @@ def _head(args: JobArgs, metrics: Mapping[str, Any], totals: Record) -> str:
     )
     verdict += "; the counts close." if not totals["open_hubs"] else _open(totals)
     warnings = _warnings(metrics)
-    title = f"<h1>Hub report, {args.date} UTC</h1>"
+    title = f"<h1>Hub report, {args.date} UTC</h1>{reporting.verdict(days)}"
     return f'{title}<p>{verdict}</p>{warnings}<div class="tiles">{boxes}</div>'
 
 

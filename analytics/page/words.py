@@ -36,6 +36,11 @@ def text(value: object) -> str:
     return escape(shown if len(shown) <= _TEXT_MAX else shown[: _TEXT_MAX - 1] + "…")
 
 
+def sentence(value: str) -> str:
+    """Escape a sentence of our own, which may hold names from outside; it may be wrapped."""
+    return f'<span class="told">{escape(value)}</span>'
+
+
 def priority(value: int | None) -> str:
     """Name a priority."""
     if value is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 IN_FLOWS: Final = ("enqueued", "requeued", "carried_in", "moved_in")
 OUT_FLOWS: Final = (
     *("sent", "expired", "dropped", "dead_lettered", "purged", "lost"),
-    *("moved_out", "carried_out"),
+    *("moved_out", "carried_out", "left_behind"),
 )
 UNITS: Final = ("rows", "bytes")
 
@@ -39,11 +39,9 @@ def balance(moved: DataFrame, marks: DataFrame) -> DataFrame:
         `closed`; `open`, then the differences are what waits in a hub that goes on; or
         `unbalanced`.
     """
-    carried = marks.where(F.col("event") == "carried").select(
-        *schemas.QUEUE, "hub_ms", "commit", "detail", "rows", "bytes"
-    )
-    last = moved.groupBy("hub").agg(F.max("last_ms").alias("last_ms"))
-    flows = [moved.select(*schemas.QUEUE, "flow", *UNITS), _carried(carried, last)]
+    last = moved.groupBy("hub", "store").agg(F.max("last_ms").alias("last_ms"))
+    edges = _edges(marks, last)
+    flows = [moved.select(*schemas.QUEUE, "flow", *UNITS), _carried(edges)]
     sums = [
         F.sum(F.when(F.col("flow") == flow, F.col(unit)).otherwise(F.lit(0))).alias(
             f"{flow}_{unit}"
@@ -55,7 +53,7 @@ def balance(moved: DataFrame, marks: DataFrame) -> DataFrame:
     totals = queues.groupBy(*schemas.QUEUE).agg(*sums)
     for unit in UNITS:
         totals = totals.withColumn(f"difference_{unit}", _difference(unit))
-    return _with_state(totals, carried, last)
+    return _with_state(totals, edges)
 
 
 def _difference(unit: str) -> Column:
@@ -64,47 +62,62 @@ def _difference(unit: str) -> Column:
     return came - left
 
 
-def _carried(carried: DataFrame, last: DataFrame) -> DataFrame:
+def _carried(edges: DataFrame) -> DataFrame:
     """Return what each day began with and what it ended with, as flows."""
-    placed = _closing(carried, last)
     flow = (
         F.when(F.col("detail") == "in", F.lit("carried_in"))
         .when(F.col("detail") == "out", F.lit("carried_out"))
-        .when((F.col("detail") == "stop") & F.col("closing"), F.lit("carried_out"))
+        .when(F.col("closing") & ~F.col("replaced"), F.lit("carried_out"))
     )
-    newest = Window.partitionBy(*schemas.QUEUE, "detail").orderBy(
+    told = edges.withColumn("flow", flow).where(F.col("flow").isNotNull())
+    return told.select(*schemas.QUEUE, "flow", *UNITS)
+
+
+def left_behind(marks: DataFrame, moved: DataFrame) -> DataFrame:
+    """Find what still waited in a database file that another one followed.
+
+    Returns:
+        Grain of marks, event `left_behind`: the last `stop` lines of such files.
+    """
+    last = moved.groupBy("hub", "store").agg(F.max("last_ms").alias("last_ms"))
+    left = _edges(marks, last).where(F.col("closing") & F.col("replaced") & (F.col("rows") > 0))
+    return left.select(*marks.columns).withColumn("event", F.lit("left_behind"))
+
+
+def _edges(marks: DataFrame, last: DataFrame) -> DataFrame:
+    """Place what was carried over edges within the life of its database file.
+
+    Returns:
+        Grain of marks. `closing` marks the last `stop` line of a queue where it ends the day of
+        its file: that has no `out` line, and no event of a row after it. `replaced` marks files
+        that another one followed.
+    """
+    of_hub, of_store = Window.partitionBy("hub"), Window.partitionBy("hub", "store")
+    since_ms = F.coalesce(F.col("last_ms"), F.lit(0))
+    seen_ms = F.greatest(F.col("hub_ms"), since_ms)
+    newest = Window.partitionBy(*schemas.QUEUE, "store", "detail").orderBy(
         F.col("hub_ms").desc(), F.col("commit").desc()
     )
     return (
-        placed.withColumn("flow", flow)
-        .where(F.col("flow").isNotNull())
-        .withColumn("place", F.row_number().over(newest))
-        .where((F.col("detail") != "stop") | (F.col("place") == 1))
-        .select(*schemas.QUEUE, "flow", *UNITS)
-    )
-
-
-def _closing(carried: DataFrame, last: DataFrame) -> DataFrame:
-    """Mark `stop` lines that end their hub's day: no `out` line, no event of a row after them."""
-    of_hub = Window.partitionBy("hub")
-    has_out = F.max(F.col("detail") == "out").over(of_hub)
-    since = F.coalesce(F.col("last_ms"), F.lit(0))
-    return carried.join(last, on="hub", how="left").withColumn(
-        "closing", ~has_out & (F.col("hub_ms") >= since)
-    )
-
-
-def _with_state(totals: DataFrame, carried: DataFrame, last: DataFrame) -> DataFrame:
-    """Judge each hub's day by all of its queues."""
-    ended = (
-        _closing(carried, last)
-        .groupBy("hub")
-        .agg(
-            F.max(
-                (F.col("detail") == "out") | ((F.col("detail") == "stop") & F.col("closing"))
-            ).alias("ended")
+        marks.where(F.col("event") == "carried")
+        .join(last, on=["hub", "store"], how="left")
+        .select(
+            *marks.columns,
+            (
+                (F.col("detail") == "stop")
+                & (F.col("hub_ms") >= since_ms)
+                & ~F.max(F.col("detail") == "out").over(of_store)
+                & (F.row_number().over(newest) == 1)
+            ).alias("closing"),
+            (F.max(seen_ms).over(of_store) < F.max(seen_ms).over(of_hub)).alias("replaced"),
         )
     )
+
+
+def _with_state(totals: DataFrame, edges: DataFrame) -> DataFrame:
+    """Judge each hub's day by all of its queues."""
+    ends = ((F.col("detail") == "out") | F.col("closing")) & ~F.col("replaced")
+    ended = edges.groupBy("hub").agg(F.max(ends).alias("ended"))
     of_hub = Window.partitionBy("hub")
     differences = [F.col(f"difference_{unit}") for unit in UNITS]
     is_zero = F.min((differences[0] == 0) & (differences[1] == 0)).over(of_hub)
@@ -118,10 +131,12 @@ def _with_state(totals: DataFrame, carried: DataFrame, last: DataFrame) -> DataF
     return totals.join(ended, on="hub", how="left").withColumn("state", state).drop("ended")
 
 
-def unbalanced(balanced: DataFrame) -> DataFrame:
-    """Keep the queues whose counts do not close, the largest difference first."""
+def unbalanced(balanced: DataFrame, most: int) -> DataFrame:
+    """Keep the queues whose counts do not close, of each hub those with the largest difference."""
     wrong = F.col("state") == "unbalanced"
     is_short = (F.col("difference_rows") != 0) | (F.col("difference_bytes") != 0)
-    return balanced.where(wrong & is_short).orderBy(
+    worst = Window.partitionBy("hub").orderBy(
         F.abs("difference_rows").desc(), F.abs("difference_bytes").desc(), *schemas.QUEUE
     )
+    ranked = balanced.where(wrong & is_short).withColumn("place", F.row_number().over(worst))
+    return ranked.where(F.col("place") <= most).orderBy("hub", "place")

@@ -1,7 +1,7 @@
 """How many rows of which queue did what, and when: the one pass that most questions share.
 
-Grain: queue, event, detail, target queue, slot of ten minutes of UTC and piece of an hour of hub
-time. Also the few lines that tell of the hub rather than of rows.
+Grain: queue, database file, event, detail, target queue, slot of ten minutes of UTC and piece of an
+hour of hub time. Also the few lines that tell of the hub rather than of rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOTS: Final = schemas.DAY_MS // SLOT_MS
 PIECE_MS: Final = 3_600_000
 _MARK: Final = (
     *schemas.QUEUE,
-    *("hub_ms", "commit", "seq", "day_ms"),
+    *("store", "hub_ms", "commit", "seq", "day_ms"),
     *("event", "detail", "to_endpoint", "to_priority", "rows", "bytes"),
 )
 
@@ -32,14 +32,14 @@ def flows(lines: DataFrame) -> DataFrame:
         Columns `rows`, `bytes`, `lines`, and the hub times `first_ms` and `last_ms`. The slot is
         that of `time`; the end of the day belongs to the last one.
     """
-    slot = F.least(F.col("day_ms"), F.lit(schemas.DAY_MS - 1)) / F.lit(SLOT_MS)
     return lines.groupBy(
         *schemas.QUEUE,
+        "store",
         "event",
         "detail",
         "to_endpoint",
         "to_priority",
-        F.floor(slot).cast("int").alias("slot"),
+        _slot().alias("slot"),
         piece_of("hub_ms").alias("piece"),
     ).agg(
         F.sum("rows").alias("rows"),
@@ -48,6 +48,20 @@ def flows(lines: DataFrame) -> DataFrame:
         F.min("hub_ms").alias("first_ms"),
         F.max("hub_ms").alias("last_ms"),
     )
+
+
+def left_flows(left: DataFrame) -> DataFrame:
+    """Return what was left behind as flows of queues."""
+    return left.select(
+        *(*schemas.QUEUE, "store", F.col("event").alias("flow")),
+        *(_slot().alias("slot"), piece_of("hub_ms").alias("piece")),
+        *("rows", "bytes", F.col("hub_ms").alias("last_ms")),
+    )
+
+
+def _slot() -> Column:
+    slot = F.least(F.col("day_ms"), F.lit(schemas.DAY_MS - 1)) / F.lit(SLOT_MS)
+    return F.floor(slot).cast("int")
 
 
 def piece_of(name: str) -> Column:
@@ -71,7 +85,7 @@ def queue_flows(summed: DataFrame) -> DataFrame:
         Grain of `flows` with `flow` instead of `event`: what the equation has, and `retried`.
     """
     of_row = summed.where(F.col("event").isin(*schemas.ROW_EVENTS, "retried"))
-    columns = ("flow", "slot", "piece", "rows", "bytes", "last_ms")
+    columns = ("store", "flow", "slot", "piece", "rows", "bytes", "last_ms")
     flow = F.when(F.col("event") == "moved", F.lit("moved_out")).otherwise(F.col("event"))
     own = of_row.withColumn("flow", flow).select(*schemas.QUEUE, *columns)
     into = (

@@ -38,7 +38,7 @@ def steps(
 
     Args:
         lines: All lines.
-        marks: What was carried over the edges, and moves.
+        marks: What was carried over the edges or left behind, and moves.
         summed: Flows of lines.
         moved: Flows of queues.
         changes: When endpoints could be served.
@@ -53,7 +53,8 @@ def steps(
     cuts = _cut(changes.join(queues, on=["hub", "endpoint"], how="inner"))
     ends = _cut(day_ends(marks, summed).join(queues, on="hub", how="inner"))
     few = carried.unionByName(cuts).unionByName(ends).withColumn("piece", piece_of("hub_ms"))
-    many = _rows(lines).unionByName(_moved_in(marks)).withColumn("piece", piece_of("hub_ms"))
+    of_marks = _moved_in(marks).unionByName(_left_behind(marks))
+    many = _rows(lines).unionByName(of_marks).withColumn("piece", piece_of("hub_ms"))
     sums = _sums(moved).unionByName(few.select(*PIECE, *COUNTS))
     return many.unionByName(few).unionByName(_bases(sums))
 
@@ -89,6 +90,16 @@ def _moved_in(marks: DataFrame) -> DataFrame:
         *ORDER,
         "day_ms",
         *_arrived(),
+        F.lit(False).alias("served"),
+        F.lit(None).cast("boolean").alias("up"),
+    )
+
+
+def _left_behind(marks: DataFrame) -> DataFrame:
+    rows, size = F.col("rows"), F.col("bytes")
+    return marks.where(F.col("event") == "left_behind").select(
+        *(*schemas.QUEUE, *ORDER, "day_ms"),
+        *_counts({"depth": -rows, "depth_bytes": -size}),
         F.lit(False).alias("served"),
         F.lit(None).cast("boolean").alias("up"),
     )

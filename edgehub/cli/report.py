@@ -47,6 +47,14 @@ class _Date(click.DateTime):
 @click.option("--output", required=True, help="Folder or URL for the results.")
 @click.option("--exclude-hub", multiple=True, metavar="HUB", help="Leave a hub out; repeat.")
 @click.option(
+    "--hubs",
+    metavar="FILE",
+    help="Ids of all hubs, one a line; absent = those of the last 14 dates in the output.",
+)
+@click.option(
+    "--strict", is_flag=True, help="Write nothing if a hub that has segments cannot be used."
+)
+@click.option(
     "--starved-after-s",
     type=click.IntRange(min=60),
     help="Shortest time without service that counts; absent = 60.",
@@ -62,11 +70,14 @@ def report(
     source: str,
     output: str,
     exclude_hub: tuple[str, ...],
+    *,
+    strict: bool,
     **given: int | str | None,
 ) -> None:
     """Report on the journals of DATE, such as 2026-11-28, today or yesterday (UTC).
 
-    Exit code 5: the counts of that day do not close, and nothing was written.
+    Exit code 5: no report can rest on the lines of that day, and nothing was written.
+    Exit code 6: done without some hubs, which are named.
     """
     if importlib.util.find_spec("analytics") is None or importlib.util.find_spec("pyspark") is None:
         raise EdgeHubError(
@@ -76,6 +87,7 @@ def report(
     command = [sys.executable, "-m", "analytics", f"--date={date:%Y-%m-%d}"]
     command += [f"--input={source}", f"--output={output}"]
     command += [f"--exclude-hub={hub}" for hub in exclude_hub]
+    command += ["--strict"] * strict
     command += [
         f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
     ]

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from analytics import job
 from analytics.args import parse_args
 from analytics.java import find_java_home
+from analytics.session import adapt, java_options
 from tests.support.report import DATE, Results
 from tests.support.report_days import write_export
 
@@ -25,12 +26,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder))
     settings = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": " ".join(java_options(0)),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder),
         "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -39,6 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    # What a small day has, for the tests of single questions too.
+    adapt(session, 0)
     yield session
     session.stop()
 

@@ -10,6 +10,8 @@ from analytics import quality, readers
 from analytics.args import parse_args
 from analytics.errors import QualityError
 from analytics.files import Files
+from analytics.hubs import survey
+from analytics.quality import HubDay
 from analytics.tables import share
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE
@@ -100,9 +102,8 @@ def balanced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> D
         tell(journal)
         journal.write(export)
     args = parse_args([f"--input={export}", "--output=unused", f"--date={DATE}"])
-    lines = readers.read_lines(spark, Files(spark), args)
-    assert lines is not None
-    return share(readers.good_lines(lines)).balanced.cache()
+    lines = readers.read_lines(spark, survey(spark, Files(spark), args), args)
+    return share(readers.good_lines(lines), has_several_stores=False).balanced.cache()
 
 
 @pytest.mark.parametrize("hub", CASES)
@@ -119,12 +120,19 @@ def test_a_day_is_judged(balanced: DataFrame, hub: str):
 
 def test_a_breach_is_told_whole(balanced: DataFrame):
     """Which hub, which queue, by how much, and what to do."""
+    sound = {hub: HubDay(hub=hub, state="ok") for hub in CASES}
+    days = quality.balanced(balanced, sound)
+    assert {hub: day.state for hub, day in days.items()} == {
+        hub: {"closed": "ok"}.get(state, state) for hub, (_, state, _) in CASES.items()
+    }
+    quality.check(days.values(), (), is_strict=False)
     with pytest.raises(QualityError) as told:
-        quality.check(balanced, balanced.limit(0))
+        quality.check(days.values(), (), is_strict=True)
     assert told.value.exit_code == 5
-    assert "hub line-missing, queue upstream_Pri2: in - out = 1 message, 100 bytes" in str(
-        told.value
+    assert (
+        "hub line-missing: unbalanced: queue upstream_Pri2: in - out = 1 message, 100 bytes"
+        in str(told.value)
     )
-    assert "hub from-nowhere, queue upstream: in - out = -1 message," in str(told.value)
+    assert "hub from-nowhere: unbalanced: queue upstream: in - out = -1 message," in str(told.value)
     assert "--exclude-hub" in str(told.value)
     assert "waiting" not in str(told.value)

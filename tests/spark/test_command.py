@@ -117,22 +117,43 @@ def test_a_day_by_the_command_line(tmp_path: Path):
     assert list(here.iterdir()) == []
 
 
-def test_exit_codes_come_through(tmp_path: Path):
-    """Usage is 2 and starts nothing; what the job says is the command's."""
+def test_wrong_use_is_reported_before_anything_starts():
+    """Exit code 2 and what to correct."""
     assert edgehub("report", "2026-13-01", "--input", "x", "--output", "y").returncode == 2
     assert edgehub("report", DATE, "--output", "y").returncode == 2
     wrong = edgehub("report", DATE, "--input", "x", "--output", "y", "--memory", "2 GB")
     assert wrong.returncode == 2
     assert "write it like 2g" in wrong.stderr
-    missing = str(tmp_path / "missing")
-    told = edgehub("report", DATE, "--input", missing, "--output", missing, "--memory", "512m")
+
+
+def test_java_that_dies_at_once_is_reported(tmp_path: Path):
+    """What Java says, a line of the report, and the exit code of the job."""
+    home = a_java(tmp_path / "java", "17.0.1")
+    version = """[ $# -gt 1 ] || exec echo 'version "17"'"""
+    dies = "echo 'Error: Could not create the Java VM' >&2\nexit 1"
+    (home / "bin" / "java").write_text(f"#!/bin/sh\n{version}\n{dies}\n")
+    given = ["--input", str(tmp_path), "--output", str(tmp_path / "out")]
+    told = edgehub("report", DATE, *given, JAVA_HOME=str(home))
     assert told.returncode == 1
-    assert f"--input {missing}: no such folder" in told.stderr
+    assert told.stdout == ""
+    assert "Error: Could not create the Java VM" in told.stderr
+    [line] = [line for line in told.stderr.splitlines() if line.startswith("analytics: ")]
+    assert line.startswith(f"analytics: {DATE}: Spark does not start: ")
+    assert "Traceback" not in told.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_whoever_stops_the_command_stops_the_report(tmp_path: Path, number: signal.Signals):
-    """Neither Python nor Java runs on, and the temporary folder is gone."""
+@pytest.mark.parametrize(
+    ("number", "code", "reason"),
+    [
+        (signal.SIGTERM, 1, "the job was ended by SIGTERM"),
+        (signal.SIGHUP, 1, "the job was ended by SIGTERM"),
+        (signal.SIGINT, 130, f"{DATE}: interrupted"),
+    ],
+)
+def test_whoever_stops_the_command_stops_the_report(
+    tmp_path: Path, number: signal.Signals, code: int, reason: str
+):
+    """Neither Python nor Java runs on, the temporary folder is gone, and one line says why."""
     a_java(tmp_path / "java", "17.0.1")
     java = tmp_path / "java" / "bin" / "java"
     running = tmp_path / "running"
@@ -148,15 +169,19 @@ def test_whoever_stops_the_command_stops_the_report(tmp_path: Path, number: sign
         env={**os.environ, "JAVA_HOME": str(tmp_path / "java"), "TMPDIR": str(scratch)},
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     with running.open("rb") as pipe:
         assert pipe.read(2) == b"x\n"
         assert list(scratch.iterdir()) != []
-        process.send_signal(number)
+        # A terminal interrupts all processes at once, a service manager stops the first.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         _, told = process.communicate(timeout=60)
         assert pipe.read() == b""
-    assert process.returncode == 1
-    assert "the job was ended by SIGTERM" in told
+    assert process.returncode == code
+    [line] = [line for line in told.splitlines() if line.startswith("analytics: ")]
+    assert reason in line
+    assert "Traceback" not in told
     assert [path.name for path in scratch.iterdir() if path.name.startswith("edgehub")] == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from py4j.protocol import Py4JNetworkError
 from analytics import job
 from analytics.args import parse_args
 from tests.support.journal_lines import HandJournal
+from tests.support.process_tree import children, command_name
 from tests.support.report import DATE, Results
 from tests.support.report_days import sends
 
@@ -81,7 +84,8 @@ def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.Captu
     assert runs.run() == 5
     told = capsys.readouterr()
     assert told.out == ""
-    assert "hub gateway-1, queue upstream_Pri5: in - out = -2 messages, -200 bytes" in told.err
+    reason = "unbalanced: queue upstream_Pri5: in - out = -2 messages, -200 bytes"
+    assert f"hub gateway-1: {reason}" in told.err
     assert "not_json: torn" in told.err
     assert not runs.output.exists()
 
@@ -119,7 +123,7 @@ def test_a_rerun_replaces_its_own_date_only(runs: Runs, capsys: pytest.CaptureFi
 def test_a_date_that_has_no_lines_any_more_is_emptied(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ):
-    """What was told of it is gone with them, other dates stay."""
+    """What was reported of it is gone, its hub is silent, other dates stay."""
     a_day().write(runs.export, extra=b"torn\n")
     assert runs.run() == 0
     tables = {folder.parent.name for folder in runs.output.rglob(f"date={DATE}")}
@@ -127,10 +131,13 @@ def test_a_date_that_has_no_lines_any_more_is_emptied(
         shutil.copytree(folder, folder.with_name("date=2026-11-27"))
     other = contents(runs.output, "2026-11-27")
     shutil.rmtree(runs.export / f"date={DATE}")
-    assert runs.run() == 0
-    assert "outcome=empty" in capsys.readouterr().out
-    left = [file.name for file in contents_of(runs.output, DATE) if file.suffix != ".crc"]
-    assert left == ["metrics.json"]
+    assert runs.run() == 6
+    told = capsys.readouterr()
+    assert "outcome=empty" in told.out
+    assert "hub gateway-1: silent" in told.err
+    left = {file.parents[1].name for file in contents_of(runs.output, DATE)}
+    assert left == {"hubs", "report"}
+    assert not runs.results().page.exists()
     assert contents(runs.output, "2026-11-27") == other
     assert tables >= {"quarantine", "balance", "expiry", "report"}
 
@@ -147,7 +154,12 @@ def test_a_run_that_was_cut_off_leaves_no_metrics(runs: Runs, capsys: pytest.Cap
     assert "expiry" in capsys.readouterr().err
     assert not runs.results().page.with_name("metrics.json").exists()
     (runs.output / "expiry").unlink()
+    left = [runs.output / name / f"date={DATE}" / "_temporary" for name in ("expiry", "unserved")]
+    for folder in left:
+        # As a run that was killed leaves it.
+        folder.mkdir(parents=True, exist_ok=True)
     assert runs.run() == 0
+    assert not any(folder.exists() for folder in left)
     assert runs.results().metrics["tables"]["expiry"] == len(runs.results().table("expiry")) == 1
 
 
@@ -164,6 +176,21 @@ def test_signs_in_paths_are_no_pattern(runs: Runs):
     runs.output = shutil.copytree(runs.output, plain)
     assert runs.results().metrics["lines"] == len(a_day().lines)
     assert len(runs.results().table("balance")) == 2
+
+
+def test_a_full_disk_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]):
+    """The root of the chain of causes, not only the task that failed."""
+    a_day().write(runs.export)
+    [java] = [pid for pid in children(os.getpid()) if command_name(pid) == "java"]
+    before = resource.prlimit(java, resource.RLIMIT_FSIZE)
+    resource.prlimit(java, resource.RLIMIT_FSIZE, (600, before[1]))
+    try:
+        assert runs.run() == 1
+    finally:
+        resource.prlimit(java, resource.RLIMIT_FSIZE, before)
+    told = capsys.readouterr().err
+    assert "File too large" in told
+    assert len(told.splitlines()) <= 3
 
 
 def test_java_that_ends_is_told(

@@ -7,6 +7,7 @@ with each line unless a test says otherwise.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,24 @@ class HandJournal:
         text = b"".join(json.dumps(line).encode() + b"\n" for line in self.lines) + extra
         path.write_bytes(gzip.compress(text, mtime=0))
         return path
+
+    def list_segment(self, export: Path, path: Path) -> None:
+        """Write the manifest of an export that copied a segment of all lines."""
+        commits = [line["commit"] for line in self.lines]
+        packed = path.read_bytes()
+        segment = {
+            "path": str(path.relative_to(export)),
+            "bytes": len(packed),
+            "sha256": hashlib.sha256(packed).hexdigest(),
+            "lines": len(self.lines),
+            "first_commit": min(commits),
+            "last_commit": max(commits),
+        }
+        manifest = {"v": 1, "hub": self.hub, "dates": [self.date], "segments": [segment]}
+        folder = export / "_exports" / f"hub={self.hub}"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{min(commits):012}-{max(commits):012}-{self.lines[0]['store'][:8]}.json"
+        (folder / name).write_text(json.dumps(manifest))
 
 
 def _number(value: object) -> int:

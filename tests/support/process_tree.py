@@ -48,10 +48,21 @@ class TreeMemory:
 def _resident(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        started = children(pid)
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return pages * _PAGE + sum(_resident(int(child)) for child in children)
+    return pages * _PAGE + sum(map(_resident, started))
+
+
+def children(pid: int) -> list[int]:
+    """List the processes that any thread of a process started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def command_name(pid: int) -> str:
+    """Return the name of a process's program."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def processes_that_name(text: str) -> list[str]:

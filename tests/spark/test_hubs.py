@@ -1,0 +1,262 @@
+"""Hubs that cannot be reported on, each for its own reason, beside others that can."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from analytics import hubs, job
+from analytics.args import parse_args
+from analytics.hubs import Found, Listed
+from tests.support.journal_lines import HandJournal
+from tests.support.report import DATE, Results
+from tests.support.report_days import sends
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def a_day(hub: str) -> HandJournal:
+    """Return a day on which five rows are sent."""
+    journal = HandJournal(DATE, hub=hub)
+    sends(journal, "10:00:00", "10:02:30")
+    return journal
+
+
+def _sound(export: Path, hub: str) -> None:
+    journal = a_day(hub)
+    journal.list_segment(export, journal.write(export))
+
+
+def _without_manifest(export: Path, hub: str) -> None:
+    a_day(hub).write(export)
+
+
+def _open(export: Path, hub: str) -> None:
+    journal = a_day(hub)
+    journal.add("enqueued", "11:00:00")
+    journal.write(export)
+
+
+def _truncated(export: Path, hub: str) -> None:
+    path = a_day(hub).write(export)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _emptied(export: Path, hub: str) -> None:
+    journal = a_day(hub)
+    path = journal.write(export)
+    journal.list_segment(export, path)
+    path.write_bytes(b"")
+
+
+def _lost_a_segment(export: Path, hub: str) -> None:
+    journal = a_day(hub)
+    journal.list_segment(export, journal.write(export))
+    late = HandJournal(DATE, hub=hub)
+    late.add("enqueued", "23:00:00")
+    late.lines[0]["commit"] = 9_000
+    path = late.write(export)
+    late.list_segment(export, path)
+    path.unlink()
+
+
+def _newer(export: Path, hub: str) -> None:
+    journal = a_day(hub)
+    for line in journal.lines:
+        line["v"] = 99
+    journal.write(export)
+
+
+def _unbalanced(export: Path, hub: str) -> None:
+    journal = a_day(hub)
+    journal.add("carried", "24:00:00", priority=5, edge="out", rows=2)
+    journal.write(export)
+
+
+def _cloned(export: Path, hub: str) -> None:
+    for name, device in (("one", "press-1"), ("two", "press-2")):
+        journal = a_day(hub)
+        for line in journal.lines:
+            line["device"] = device
+        journal.write(export, f"{name}.jsonl.gz")
+
+
+def _copied(export: Path, hub: str) -> None:
+    for name in ("one", "two"):
+        a_day(hub).write(export, f"{name}.jsonl.gz")
+
+
+def _replaced(export: Path, hub: str) -> None:
+    """Two rows wait in the old file as it stops; the new one goes on and ends the day."""
+    old = a_day(hub)
+    old.add("enqueued", "10:30:00", priority=5, count=2)
+    old.add("carried", "11:00:00", priority=5, edge="stop", rows=2)
+    new = HandJournal(DATE, hub=hub, start_ms=5)
+    new.add("carried", "12:00:00", priority=5, edge="start", rows=0)
+    sends(new, "13:00:00", "14:00:00")
+    new.add("enqueued", "23:00:00", priority=5)
+    new.add("carried", "24:00:00", priority=5, edge="out", rows=1)
+    for journal, store in ((old, "aaaaaaaa"), (new, "bbbbbbbb")):
+        for line in journal.lines:
+            line["store"] = store * 2
+        journal.list_segment(export, journal.write(export, f"000000004712-{store}.jsonl.gz"))
+
+
+FLEET: Final[dict[str, tuple[Callable[[Path, str], None], str, str]]] = {
+    "sound": (_sound, "ok", ""),
+    "without-manifest": (_without_manifest, "ok", ""),
+    "copied": (_copied, "ok", ""),
+    "replaced": (_replaced, "ok", ""),
+    "open": (_open, "open", ""),
+    "truncated": (_truncated, "damaged", r"segment \S+ cannot be unpacked to its end"),
+    "emptied": (_emptied, "damaged", r"segment \S+, which a manifest names, is missing or empty"),
+    "lost": (
+        _lost_a_segment,
+        "damaged",
+        "segment 000000009000-9f3c21ab.jsonl.gz, which a manifest",
+    ),
+    "newer": (_newer, "unreadable", "none of its lines could be used: version 10"),
+    "unbalanced": (_unbalanced, "unbalanced", "queue upstream_Pri5: in - out = -2 messages, -200"),
+    "cloned": (_cloned, "cloned", "10 lines of one key differ, as in one.jsonl.gz and two.jsonl"),
+}
+SILENT: Final = "silent"
+SOUND: Final = {hub for hub, (_, state, _) in FLEET.items() if state in ("ok", "open")}
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the arguments for a report on the fleet."""
+    folder = tmp_path_factory.mktemp("fleet")
+    for hub, (write, _, _) in FLEET.items():
+        write(folder / "export", hub)
+    (folder / "hubs").write_text("\n".join([*FLEET, "", SILENT]))
+    return [
+        f"--input={folder / 'export'}",
+        f"--output={folder / 'out'}",
+        f"--date={DATE}",
+        f"--hubs={folder / 'hubs'}",
+    ]
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession, fleet: list[str]) -> Results:
+    """Return the report on the fleet."""
+    args = parse_args(fleet)
+    assert job.run(spark, args) == 6
+    return Results(Path(args.output))
+
+
+def test_each_hub_is_judged(results: Results):
+    """By its segments, lines and counts, with the reason; one of which nothing came is silent."""
+    found = {row["hub"]: (row["state"], row["reason"]) for row in results.table("hubs")}
+    states = {hub: state for hub, (_, state, _) in FLEET.items()} | {SILENT: "silent"}
+    assert {hub: state for hub, (state, _) in found.items()} == states
+    for hub, (_, _, reason) in FLEET.items():
+        assert re.match(reason, found[hub][1]), (hub, found[hub])
+
+
+def test_sums_are_over_sound_hubs(results: Results):
+    """No table has a row of another hub."""
+    for name in ("balance", "backlog", "waiting", "starvation", "losses"):
+        assert {row["hub"] for row in results.table(name)} <= SOUND
+    assert {row["hub"] for row in results.table("balance")} == SOUND
+    assert results.metrics["outcome"] == "partial"
+    assert results.metrics["copies"] == 10
+    assert results.metrics["sent_rows"] == 5 * 5 + 120
+
+
+def test_rows_of_a_replaced_gateway_are_left_behind(results: Results):
+    """They are in the equation of their day, and wait no longer."""
+    [queue] = results.table("balance", "hub = 'replaced' AND priority = 5")
+    assert (queue["left_behind_rows"], queue["left_behind_bytes"]) == (2, 200)
+    assert (queue["carried_out_rows"], queue["difference_rows"]) == (1, 0)
+    slots = results.table("backlog", "hub = 'replaced' AND priority = 5")
+    assert {row["slot"]: row["rows"] for row in slots if row["slot"] in (64, 70, 143)} == {
+        64: 2,
+        70: 0,
+        143: 1,
+    }
+    windows = results.table("starvation_windows", "hub = 'replaced' AND priority = 5")
+    assert [(row["start"].hour, row["rows"]) for row in windows] == [(10, 2), (23, 1)]
+
+
+def test_the_page_begins_with_the_hubs(results: Results):
+    """How many reported, and which did not, before any figure."""
+    page = results.page.read_text("utf-8")
+    first = page.split("</h1>")[1].split("</p>")[0]
+    assert f"{len(SOUND)} of {len(FLEET) + 1} hubs reported" in first
+    for told in ("silent: silent", "damaged: emptied, lost, truncated", "unbalanced: unbalanced"):
+        assert told in first
+
+
+def test_what_the_report_is_without_is_named(
+    spark: SparkSession, fleet: list[str], capsys: pytest.CaptureFixture[str]
+):
+    """Strictly nothing is written, and each hub is named; without any sound hub it is the same."""
+    assert job.run(spark, parse_args([*fleet, "--strict"])) == 5
+    told = capsys.readouterr()
+    assert told.out == ""
+    for hub, (_, state, reason) in FLEET.items():
+        if hub not in SOUND:
+            assert re.search(f"hub {hub}: {state}: {reason}", told.err)
+    left_out = [f"--exclude-hub={hub}" for hub in FLEET if FLEET[hub][1] != "unreadable"]
+    assert job.run(spark, parse_args([*fleet, *left_out])) == 5
+    assert "hub newer: unreadable" in capsys.readouterr().err
+
+
+def test_a_hub_that_reported_is_expected(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Within two weeks, and unless a file names all hubs."""
+    journal = HandJournal("2026-11-27", hub="gateway-1")
+    sends(journal, "10:00:00", "10:01:00")
+    journal.write(tmp_path / "export")
+    given = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'out'}"]
+    assert job.run(spark, parse_args([*given, "--date=2026-11-27"])) == 0
+    assert job.run(spark, parse_args([*given, "--date=2026-11-28"])) == 6
+    assert "hub gateway-1: silent: no line of this date was exported" in capsys.readouterr().err
+    assert job.run(spark, parse_args([*given, "--date=2026-12-12"])) == 0
+    missing = f"--hubs={tmp_path / 'missing'}"
+    assert job.run(spark, parse_args([*given, "--date=2026-11-27", missing])) == 1
+    assert f"--hubs {tmp_path / 'missing'}: no such file" in capsys.readouterr().err
+
+
+A: Final = "000000000001-aaaaaaaa.jsonl.gz"
+B: Final = "000000000009-aaaaaaaa.jsonl.gz"
+C: Final = "000000000005-cccccccc.jsonl.gz"
+
+
+@pytest.mark.parametrize(
+    ("commits", "is_doubtful"),
+    [
+        ({A: (1, 8), B: (9, 20)}, False),
+        ({A: (1, 9), B: (9, 20)}, True),
+        ({A: (1, 8), C: (5, 12)}, False),
+        ({A: None}, True),
+    ],
+)
+def test_copies_are_sought_where_commits_overlap(
+    commits: dict[str, tuple[int, int] | None], is_doubtful: bool
+):
+    """Of one database file; what no manifest names may be anything."""
+    found = {"hub": {name: Found(10, "digest") for name in commits}}
+    listed = {"hub": {name: Listed(10, "digest", *span) for name, span in commits.items() if span}}
+    judged = hubs.judged({"hub": "folder"}, found, listed, {})
+    assert (judged.doubtful == {"hub"}) == is_doubtful
+    assert judged.has_several_stores == (C in commits)
+
+
+def test_other_bytes_of_the_same_number_are_damage():
+    """The digest finds what the size does not tell."""
+    listed = {"hub": {A: Listed(10, "digest", 1, 2)}}
+    judged = hubs.judged({"hub": "folder"}, {"hub": {A: Found(10, "other")}}, listed, {})
+    assert judged.damaged == {"hub": f"segment {A} has other bytes than its manifest says"}
+    assert judged.folders == {}
