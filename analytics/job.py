@@ -25,6 +25,7 @@ from analytics.args import parse_args
 from analytics.causes import reason
 from analytics.errors import EXIT_INTERRUPTED, EXIT_PARTIAL, AnalyticsError
 from analytics.files import Files
+from analytics.history import history
 from analytics.hubs import expected_hubs, survey
 from analytics.page.page import page
 from analytics.session import adapt
@@ -177,9 +178,11 @@ def _write(
         "starved_after_s": args.starved_after_s,
         "idle_after_s": args.idle_after_s,
     }
-    hubs = quality.hubs(lines.sparkSession, days.values())
+    spark = lines.sparkSession
+    hubs = quality.hubs(spark, days.values())
+    earlier = history(spark, files, args)
     with ThreadPoolExecutor(1, thread_name_prefix="page") as pool:
-        made_page = pool.submit(page, args, metrics.copy(), made, list(days.values()))
+        made_page = pool.submit(page, args, metrics.copy(), made, list(days.values()), earlier)
         all_tables = made | {"hubs": hubs, "quarantine": quarantine}
         written = writers.write_tables(files, args, all_tables, quarantined)
     content = made_page.result()

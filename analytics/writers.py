@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import date
 
     from pyspark.sql import Column, DataFrame
 
@@ -80,9 +81,9 @@ def page_file(args: JobArgs) -> str:
     return f"{args.output}/report/date={args.date}/report.html"
 
 
-def metrics_file(args: JobArgs) -> str:
-    """Return the place of the metrics of the date."""
-    return f"{args.output}/report/date={args.date}/metrics.json"
+def metrics_file(args: JobArgs, date: date | None = None) -> str:
+    """Return the place of the metrics of a date, by default that of the run."""
+    return f"{args.output}/report/date={date or args.date}/metrics.json"
 
 
 def _write(files: Files, args: JobArgs, name: str, table: DataFrame, parts: int) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from analytics import schemas
+from analytics.page.headline import LOST
 from analytics.transforms.balance import IN_FLOWS, OUT_FLOWS
 from analytics.transforms.waiting import percentiles
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 TOP: Final = 15
+NAMED_MAX: Final = 3
 LANES_MAX: Final = 16
 BARS_PER_LANE_MAX: Final = 120
 KEYS_MAX: Final = 200
@@ -36,7 +39,7 @@ class Figures:
 
     Attributes:
         totals: One record over all hubs.
-        hubs: The worst ones, by what they lost, then by how long their queues starved.
+        hubs: The worst ones, by the share that did not arrive, then by how long queues starved.
         waiting: Rows that wait, by priority and slot.
         percentiles: Waits of sent rows by endpoint and priority.
         causes: Expired rows by hour and cause.
@@ -47,6 +50,9 @@ class Figures:
         windows: Windows of those queues.
         losses: Other events by reason.
         unserved: Endpoints that nothing served, by hub.
+        hubs_of_queues: Hubs of which most rows expired, by queue.
+        idle_hubs: Hubs with the most idle windows.
+        spread: Of how many devices rows expired, and between which numbers each.
     """
 
     totals: Record
@@ -61,6 +67,9 @@ class Figures:
     windows: list[Record]
     losses: list[Record]
     unserved: list[Record]
+    hubs_of_queues: list[Record]
+    idle_hubs: list[Record]
+    spread: Record
 
 
 def figures(tables: Mapping[str, DataFrame]) -> Figures:
@@ -70,7 +79,7 @@ def figures(tables: Mapping[str, DataFrame]) -> Figures:
     hubs = _hubs(balanced, tables["starvation"])
     return Figures(
         totals=_totals(balanced, tables["starvation"]),
-        hubs=_top(hubs, "lost_rows", "starved_ms", "idle_ms", by=("hub",)),
+        hubs=_top(hubs, "lost_share", "starved_ms", "idle_ms", by=("hub",)),
         waiting=_records(
             tables["backlog"].groupBy("priority", "slot").agg(_sum("rows")), "priority", "slot"
         ),
@@ -96,6 +105,14 @@ def figures(tables: Mapping[str, DataFrame]) -> Figures:
             limit=2 * TOP,
         ),
         unserved=_top(tables["unserved"], "length_ms", by=("hub", "endpoint")),
+        hubs_of_queues=_hubs_of_queues(expired),
+        idle_hubs=_top(
+            tables["starvation"].where(F.col("kind") == "idle").groupBy("hub").agg(_sum("windows")),
+            "windows",
+            by=("hub",),
+            limit=NAMED_MAX,
+        ),
+        spread=_spread(expired),
     )
 
 
@@ -116,20 +133,46 @@ def _totals(balanced: DataFrame, starved: DataFrame) -> Record:
 
 
 def _hubs(balanced: DataFrame, starved: DataFrame) -> DataFrame:
-    lost = ("expired", "dropped", "dead_lettered", "lost")
+    came = ("enqueued", "requeued", "carried_in")
     sums = balanced.groupBy("hub").agg(
         F.first("state").alias("state"),
-        _sum("enqueued_rows"),
-        _sum("sent_rows"),
-        F.sum(sum((F.col(f"{flow}_rows") for flow in lost), F.lit(0))).alias("lost_rows"),
-        F.sum(sum((F.col(f"{flow}_bytes") for flow in lost), F.lit(0))).alias("lost_bytes"),
+        _sum_over(came, "rows").alias("came_rows"),
+        _sum_over(LOST, "rows").alias("lost_rows"),
+        _sum_over(LOST, "bytes").alias("lost_bytes"),
         (_sum_column("carried_out_rows") + _sum_column("difference_rows")).alias("waiting_rows"),
     )
     windows = starved.groupBy("hub").agg(
         _sum_of("starved", "total_ms").alias("starved_ms"), F.sum("idle_ms").alias("idle_ms")
     )
-    joined = sums.join(windows, on="hub", how="left")
-    return joined.fillna(0, subset=["starved_ms", "idle_ms"])
+    joined = sums.join(windows, on="hub", how="left").fillna(0, subset=["starved_ms", "idle_ms"])
+    # A hub to which nothing came may have lost what nobody counted as coming.
+    return joined.withColumn("lost_share", F.col("lost_rows") / F.greatest("came_rows", F.lit(1)))
+
+
+def _sum_over(flows: Sequence[str], unit: str) -> Column:
+    return F.sum(sum((F.col(f"{flow}_{unit}") for flow in flows), F.lit(0)))
+
+
+def _hubs_of_queues(expired: DataFrame) -> list[Record]:
+    """Return of each queue the hubs of which most rows expired, and how many others there are."""
+    of_queue = Window.partitionBy("endpoint", "priority")
+    sums = expired.groupBy(*schemas.QUEUE).agg(_sum("rows"))
+    ranked = sums.withColumn(
+        "place", F.row_number().over(of_queue.orderBy(F.col("rows").desc(), "hub"))
+    ).withColumn("hubs", F.count(F.lit(1)).over(of_queue))
+    named = ranked.where(F.col("place") <= NAMED_MAX)
+    return _records(named.limit(NAMED_MAX * KEYS_MAX), "endpoint", "priority", "place")
+
+
+def _spread(expired: DataFrame) -> Record:
+    """Return of how many devices rows expired, and of one at most."""
+    devices = expired.where(F.col("device").isNotNull()).groupBy("hub", "device").agg(_sum("rows"))
+    found = devices.agg(
+        F.count(F.lit(1)).alias("devices"),
+        F.coalesce(F.max("rows"), F.lit(0)).alias("most"),
+        F.coalesce(F.min("rows"), F.lit(0)).alias("least"),
+    )
+    return found.collect()[0].asDict()
 
 
 def _most_expired(expired: DataFrame, *by: str) -> list[Record]:

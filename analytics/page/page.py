@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from analytics.page import counts, reporting, sections, starving
+from analytics.page import counts, headline, reporting, sections, starving
 from analytics.page.figures import figures
-from analytics.page.words import count, counted, duration, share, size, text
+from analytics.page.words import count, counted, share, size, text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from analytics.args import JobArgs
+    from analytics.history import History
     from analytics.page.figures import Figures, Record
     from analytics.quality import HubDay
 
@@ -41,6 +42,7 @@ def page(
     metrics: Mapping[str, Any],
     tables: Mapping[str, DataFrame],
     days: Collection[HubDay],
+    earlier: History,
 ) -> Page:
     """Make the page of a date.
 
@@ -49,18 +51,23 @@ def page(
         metrics: What is known of the lines that were read.
         tables: All tables by name.
         days: All hubs of the date.
+        earlier: Metrics of the last days.
     """
     shown = figures(tables)
-    return Page(html=render(args, metrics, shown, days), totals=shown.totals)
+    return Page(html=render(args, metrics, shown, days, earlier), totals=shown.totals)
 
 
 def render(
-    args: JobArgs, metrics: Mapping[str, Any], shown: Figures, days: Collection[HubDay]
+    args: JobArgs,
+    metrics: Mapping[str, Any],
+    shown: Figures,
+    days: Collection[HubDay],
+    earlier: History,
 ) -> str:
     """Write the page from its figures."""
     style = resources.files("analytics.page").joinpath("style.css").read_text("utf-8")
     parts = [
-        _head(args, metrics, shown.totals, days),
+        _head(args, metrics, shown.totals, days, earlier),
         reporting.missing(days),
         sections.advice(shown),
         sections.worst_hubs(shown),
@@ -84,46 +91,24 @@ def render(
 
 
 def _head(
-    args: JobArgs, metrics: Mapping[str, Any], totals: Record, days: Collection[HubDay]
+    args: JobArgs,
+    metrics: Mapping[str, Any],
+    totals: Record,
+    days: Collection[HubDay],
+    earlier: History,
 ) -> str:
-    came = totals["enqueued_rows"] + totals["requeued_rows"] + totals["carried_in_rows"]
-    lost = ("expired", "dropped", "dead_lettered", "lost")
-    lost_rows = sum(totals[f"{flow}_rows"] for flow in lost)
-    lost_bytes = sum(totals[f"{flow}_bytes"] for flow in lost)
-    still = totals["carried_out_rows"] + totals["difference_rows"]
-    tiles = [
-        (count(came), "messages to send"),
-        (count(totals["sent_rows"]), f"sent, {share(totals['sent_rows'], came)}"),
-        (count(totals["expired_rows"]), f"expired, {size(totals['expired_bytes'])}"),
-        (count(lost_rows - totals["expired_rows"]), "dropped, dead or damaged"),
-        (count(still), "waiting at the end"),
-        _starved(totals),
-        (count(totals["idle_windows"]), "times idle with messages waiting"),
-        (
-            count(metrics["lines"] - metrics["quarantined"] - metrics["copies"]),
-            "lines of the journals",
-        ),
-    ]
-    boxes = "".join(
-        f'<div class="tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles
-    )
+    came, lost_rows = headline.came(totals), headline.lost(totals)
+    lost_bytes = headline.lost(totals, "bytes")
     verdict = (
         f"{counted(lost_rows, 'message')} ({size(lost_bytes)}, {share(lost_rows, came)})"
-        f" {'was' if lost_rows == 1 else 'were'} lost"
+        " did not arrive"
         if lost_rows
         else "Nothing was lost"
     )
     verdict += "; the counts close." if not totals["open_hubs"] else _open(totals)
-    warnings = _warnings(metrics)
     title = f"<h1>Hub report, {args.date} UTC</h1>{reporting.verdict(days)}"
-    return f'{title}<p>{verdict}</p>{warnings}<div class="tiles">{boxes}</div>'
-
-
-def _starved(totals: Record) -> tuple[str, str]:
-    if not totals["starved_windows"]:
-        return "0", "starved"
-    longest = duration(totals["longest_starved_ms"])
-    return longest, f"longest of {count(totals['starved_windows'])} starved"
+    tiles = headline.tiles({**metrics, **totals}, earlier)
+    return f"{title}<p>{verdict}</p>{_warnings(metrics)}{tiles}"
 
 
 def _open(totals: Record) -> str:

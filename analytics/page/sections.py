@@ -21,9 +21,16 @@ from analytics.page.words import (
 from analytics.transforms.flows import SLOTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from analytics.page.figures import Figures, Record
 
 COLOURS: Final = 7
+_DEFAULT_COLOUR: Final = 10
+"""The default priority is behind 9."""
+_SEVERE: Final = 0.05
+_HIGH: Final = 0.005
+_EVEN: Final = 2
 CAUSE_CLASSES: Final = {
     "offline": "c4",
     "behind": "c1",
@@ -56,28 +63,45 @@ def advice(shown: Figures) -> str:
         told.append(
             f"<li><b>{queue(row['endpoint'], row['priority'])}</b>:"
             f" {counted(row['rows'], 'message')} expired. For "
-            f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]}</li>"
+            f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]} "
+            f"{_hubs_of(shown, row)}</li>"
         )
     told += [f"<li>{_unserved(row)}</li>" for row in shown.unserved]
     if shown.totals["idle_windows"]:
         told.append(
             f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, messages waited, "
             "and nothing was sent, without a refusal. That should not happen: see the hub's log of "
-            "these times.</li>"
+            f"these times. {_named([row['hub'] for row in shown.idle_hubs])}</li>"
         )
     if not told:
         return ""
     return section("What to look at", f'<ul class="plain">{"".join(told)}</ul>')
 
 
+def _hubs_of(shown: Figures, row: Record) -> str:
+    """Name the hubs of which most rows of a queue expired."""
+    key = (row["endpoint"], row["priority"])
+    found = [each for each in shown.hubs_of_queues if (each["endpoint"], each["priority"]) == key]
+    return _named([each["hub"] for each in found], found[0]["hubs"] if found else 0)
+
+
+def _named(hubs: Sequence[str], of: int = 0) -> str:
+    if not hubs:
+        return ""
+    more = f" and {count(of - len(hubs))} more" if of > len(hubs) else ""
+    return f"Most at {', '.join(map(text, hubs))}{more}."
+
+
 def worst_hubs(shown: Figures) -> str:
-    """List hubs by what they lost; a single hub needs no list."""
+    """List hubs by the share that did not arrive; a single hub needs no list."""
     if shown.totals["hubs"] == 1:
         return ""
     rows = [
         (
             text(row["hub"]),
-            count(row["enqueued_rows"]),
+            _severity(row["lost_share"]),
+            share(row["lost_rows"], row["came_rows"]),
+            count(row["came_rows"]),
             count(row["lost_rows"]),
             size(row["lost_bytes"]),
             duration(row["starved_ms"]),
@@ -87,9 +111,23 @@ def worst_hubs(shown: Figures) -> str:
         )
         for row in shown.hubs
     ]
-    heads = ("hub", "messages in", "lost", "bytes lost", "starved", "idle", "waiting", "day")
-    note = f"The first {len(rows)} of {count(shown.totals['hubs'])}, by messages lost."
-    return section("Worst hubs", table(heads, rows, words=(0, 7)), note)
+    heads = (
+        *("hub", "loss", "share", "messages", "did not arrive", "bytes"),
+        *("starved", "idle", "waiting", "day"),
+    )
+    note = (
+        f"The first {len(rows)} of {count(shown.totals['hubs'])}, by the share of messages that "
+        f"did not arrive: severe from {_SEVERE:.0%}, high from {_HIGH:.1%}."
+    )
+    return section("Worst hubs", table(heads, rows, words=(0, 1, 9)), note)
+
+
+def _severity(lost: float) -> str:
+    if lost >= _SEVERE:
+        return '<span class="bad">severe</span>'
+    if lost >= _HIGH:
+        return '<span class="warn">high</span>'
+    return "low" if lost else '<span class="good">none</span>'
 
 
 def waiting(shown: Figures) -> str:
@@ -98,7 +136,8 @@ def waiting(shown: Figures) -> str:
     for row in shown.waiting:
         series.setdefault(row["priority"], [0] * SLOTS)[row["slot"]] = row["rows"]
     ordered = sorted(series)
-    classes = {priority(key): f"c{at % COLOURS}" for at, key in enumerate(ordered)}
+    # A priority has its colour on every day and every page.
+    classes = {priority(key): f"c{min(key, _DEFAULT_COLOUR) % COLOURS}" for key in ordered}
     note = "Messages in the queues by priority; 0 is the best. All hubs, every ten minutes of UTC."
     content = '<p class="soft">At none of the ten-minute marks anything waited.</p>'
     if any(any(values) for values in series.values()):
@@ -144,8 +183,11 @@ def expiry(shown: Figures) -> str:
     parts = [
         ("By queue", ("queue",), shown.spent),
         ("By route", ("route", "queue"), shown.routes),
-        ("By device", ("hub", "device"), shown.devices),
     ]
+    spread = shown.spread
+    is_even = spread["devices"] > len(shown.devices) and spread["most"] <= _EVEN * spread["least"]
+    if not is_even:
+        parts.append(("By device", ("hub", "device"), shown.devices))
     tables = "".join(
         f"<h3>{title}</h3>"
         + table(
@@ -163,6 +205,11 @@ def expiry(shown: Figures) -> str:
         )
         for title, keys, records in parts
     )
+    if is_even:
+        tables += (
+            f"<h3>By device</h3><p>Evenly over {counted(spread['devices'], 'device')}: "
+            f"{count(spread['least'])} to {count(spread['most'])} messages each.</p>"
+        )
     return section("Expired", picture + tables, note)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,10 @@ import pytest
 
 from analytics import job
 from analytics.args import parse_args
-from analytics.page import plots, words
+from analytics.files import Files
+from analytics.history import history
+from analytics.page import headline, plots, words
+from analytics.transforms import balance
 from tests.support.chromium import open_page
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE, Results
@@ -44,12 +48,46 @@ def test_it_has_a_dark_side(results: Results):
     assert "prefers-color-scheme: dark" in results.page.read_text("utf-8")
 
 
-def test_it_tells_the_worst_hubs_first(results: Results):
-    """By the messages that they lost."""
+def test_the_worst_hubs_come_first(results: Results):
+    """By the share of their messages that did not arrive, with a word for it."""
     page = results.page.read_text("utf-8")
     section = page.split("<h2>Worst hubs</h2>")[1].split("</section>")[0]
-    named = re.findall(r"<tr><td>([^<]+)</td>", section)
-    assert set(named[:2]) == {"model-1", "model-2"}
+    named = re.findall(r"<tr><td>([^<]+)</td><td>(.*?)</td>", section)
+    shares: dict[str, list[int]] = {}
+    for row in results.table("balance"):
+        of_hub = shares.setdefault(row["hub"], [0, 0])
+        of_hub[0] += headline.lost(row)
+        of_hub[1] += headline.came(row)
+    lost = {hub: lost / max(came, 1) for hub, (lost, came) in shares.items()}
+    assert [lost[hub] for hub, _ in named] == sorted(lost.values(), reverse=True)[: len(named)]
+    assert "severe" in named[0][1]
+    assert {"model-1", "model-2"} <= {hub for hub, _ in named}
+    assert "none" in named[-1][1]
+
+
+def test_figures_stand_beside_those_of_the_week():
+    """Yesterday's and the median of the days that have a report; without any, alone."""
+    flows = (*balance.IN_FLOWS, *balance.OUT_FLOWS, "difference")
+    quiet = {f"{flow}_{unit}": 0 for flow in flows for unit in ("rows", "bytes")}
+    quiet |= {"starved_windows": 0, "longest_starved_ms": 0, "idle_windows": 0}
+    quiet |= {"lines": 0, "quarantined": 0, "copies": 0}
+    days = {ago: {**quiet, "enqueued_rows": rows} for ago, rows in ((1, 40), (3, 10), (6, 20))}
+    shown = headline.tiles({**quiet, "enqueued_rows": 30}, days)
+    first = "<b>30</b><span>messages to send</span><em>yesterday 40, median 20</em>"
+    assert first in shown
+    assert "<em>" not in headline.tiles(quiet, {})
+    assert "<em>median 15</em>" in headline.tiles(quiet, {2: days[3], 6: days[6]})
+
+
+def test_the_reports_of_a_week_are_read(spark: SparkSession, tmp_path: Path):
+    """Of dates that have a page, and of this output alone."""
+    args = parse_args([f"--input={tmp_path}", f"--output={tmp_path}", f"--date={DATE}"])
+    for day, outcome in ((27, "done"), (26, "empty"), (22, "partial"), (20, "done")):
+        folder = tmp_path / "report" / f"date=2026-11-{day}"
+        folder.mkdir(parents=True)
+        metrics = {"date": f"2026-11-{day}", "outcome": outcome}
+        (folder / "metrics.json").write_text(json.dumps(metrics, indent=2))
+    assert sorted(history(spark, Files(spark), args)) == [1, 6]
 
 
 def test_a_queue_has_the_name_that_commands_take(results: Results):
