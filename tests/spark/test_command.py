@@ -18,6 +18,7 @@ import pytest
 from analytics.args import parse_args
 from analytics.errors import JavaMissingError
 from analytics.java import find_java_home
+from analytics.session import java_options
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE, Results
 from tests.support.report_days import HUBS
@@ -41,8 +42,12 @@ def edgehub(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_a_day_through_spark_submit(tmp_path: Path):
-    """The job and its zip alone, as on a cluster: no package on the path, results as documented."""
+@pytest.mark.parametrize(
+    "master",
+    ["local[1]", pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.soak)],
+)
+def test_a_day_through_spark_submit(tmp_path: Path, master: str):
+    """The job and its zip alone: no package on the path, executors of their own, checkpoints."""
     subprocess.run(["make", "analytics"], cwd=ROOT, check=True, capture_output=True)
     spark = Path(pyspark.__file__).parent
     here = tmp_path / "here"
@@ -54,7 +59,10 @@ def test_a_day_through_spark_submit(tmp_path: Path):
     journal.write(tmp_path / "export")
     told = subprocess.run(
         [
-            *(spark / "bin" / "spark-submit", "--master", "local[1]", "--driver-memory", "512m"),
+            *(spark / "bin" / "spark-submit", "--master", master, "--driver-memory", "512m"),
+            *("--driver-java-options", " ".join(java_options(0))),
+            *("--conf", f"spark.executor.extraJavaOptions={' '.join(java_options(0))}"),
+            *("--conf", f"spark.checkpoint.dir={tmp_path / 'checkpoints'}"),
             *("--conf", f"spark.sql.warehouse.dir={tmp_path / 'warehouse'}"),
             *("--py-files", archive, job),
             *("--input", tmp_path / "export", "--output", tmp_path / "results", "--date", DATE),
@@ -64,9 +72,8 @@ def test_a_day_through_spark_submit(tmp_path: Path):
             "JAVA_HOME": str(find_java_home(os.environ, tmp_path)),
             "SPARK_HOME": str(spark),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
             # Without the folder that an installation adds, the zip is the only way to the package.
-            "PYSPARK_DRIVER_PYTHON": a_python_without_the_checkout(tmp_path / "bin"),
+            "PYSPARK_PYTHON": a_python_without_the_checkout(tmp_path / "bin"),
         },
         cwd=here,
         capture_output=True,
@@ -77,6 +84,7 @@ def test_a_day_through_spark_submit(tmp_path: Path):
     assert told.returncode == 0, told.stderr
     assert f"report date={DATE} outcome=done" in told.stdout
     assert Results(tmp_path / "results").page.exists()
+    assert list((tmp_path / "checkpoints").iterdir()) != []
 
 
 def a_python_without_the_checkout(folder: Path) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics import readers
+from analytics import readers, schemas
 from analytics.args import parse_args
 from analytics.files import Files
 from analytics.hubs import survey
+from analytics.session import SMALL_BYTES, adapt
 from tests.support.fuzzing import EXAMPLES, JSON_PIECES, hostile, sized
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE
@@ -110,6 +112,27 @@ def test_damaged_lines_spoil_no_others(
         0 <= row[name] <= readers.NUMBER_MAX for row in good for name in ("commit", "rows", "bytes")
     )
     assert {row["fault"] for row in found if row["fault"] is not None} <= FAULTS
+
+
+@pytest.mark.parametrize("is_doubtful", [False, True])
+def test_judging_is_compiled(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_doubtful: bool,
+):
+    """Java leaves a method of 8 000 bytes to its interpreter, for millions of lines."""
+    a_line().write(tmp_path)
+    raw = spark.read.schema(schemas.LINE).json(str(tmp_path / f"date={DATE}"))
+    args = parse_args([f"--input={tmp_path}", "--output=unused", f"--date={DATE}"])
+    adapt(spark, SMALL_BYTES + 1)
+    try:
+        readers.judge(raw, args.midnight, ["gateway-7-a3f1"] * is_doubtful).explain("codegen")
+    finally:
+        adapt(spark, 0)
+    sizes = re.findall(r"maxMethodCodeSize:(\d+)", capsys.readouterr().out)
+    assert sizes != []
+    assert max(map(int, sizes)) < 8_000
 
 
 def test_unknown_keys_are_passed_over(spark: SparkSession, tmp_path: Path):
