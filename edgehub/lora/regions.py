@@ -205,9 +205,10 @@ AS923_1: Final = Region(
 def _as923(number: int, offset_hz: int, range_hz: tuple[int, int]) -> Region:
     """Return a group of AS923: its two channels are those of the first group, moved.
 
-    Sources: RP002-1.0.4 section 2.10.1, AS923_FREQ_OFFSET and the range of each group; channels and
-    RX2 as in ChirpStack's `region_as923_<n>.toml` of 2026. The five further channels are ours: the
-    plan leaves them to the operator.
+    Sources: AS923_FREQ_OFFSET gives channels and RX2; ChirpStack's `region_as923_2.toml` and
+    `_3.toml` of 2026 have the same frequencies. RX2 has DR2 in all groups, where the file of group
+    2 has DR0. The ranges were not compared with the regional parameters. The five further channels
+    are ours: the plan leaves them to the operator.
     """
     first = AS923_1.join_channels_hz[0] + offset_hz
     return replace(
@@ -225,8 +226,8 @@ AS923_2: Final = _as923(2, -1_800_000, (920_000_000, 923_000_000))
 AS923_3: Final = _as923(3, -6_600_000, (915_000_000, 921_000_000))
 AS923_4: Final = _as923(4, -5_900_000, (917_000_000, 920_000_000))
 
-# Sources: RP002-1.0.4 section 2.12 (KR920-923); channels, RX2, payloads and power steps as in
-# ChirpStack's `kr920.rs` of 2026; further channels of The Things Network.
+# Source: ChirpStack's `kr920.rs` of 2026 for channels, RX2, payloads and power steps. The range and
+# the four further channels were not compared with the regional parameters.
 KR920: Final = Region(
     name="KR920",
     station_name="KR920",

@@ -71,7 +71,7 @@ def test_a_concentrator_can_hear_what_it_is_reported(region):
     ],
 )
 def test_plans_have_the_channels_that_others_publish(name, channels, rx2):
-    """Default channels and second window of ChirpStack's configurations."""
+    """Default channels and frequency of the second window as ChirpStack has them."""
     region = REGIONS[name]
     assert region.join_channels_hz == channels
     assert (region.rx2_dr, region.rx2_hz) == rx2
