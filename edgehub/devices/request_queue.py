@@ -214,9 +214,13 @@ class DeviceRequestQueue:
         while (turn := self.running) is not None and turn.call is not None:
             try:
                 turn.call()
-                self._done += 1
-            finally:
-                self.running = self._next()
+            except BaseException:
+                # Of the program, not of the device: those behind it keep their turns.
+                self._failed += 1
+                self._hand_over()
+                raise
+            self._done += 1
+            self.running = self._next()
         if turn is not None and turn.given is not None:
             turn.given.set_result(None)
 

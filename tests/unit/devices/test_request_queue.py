@@ -168,6 +168,37 @@ def test_a_call_runs_at_once_on_an_idle_queue_and_in_its_turn_on_a_busy_one():
     ]
 
 
+def test_a_call_that_fails_leaves_those_behind_it_their_turns():
+    """Its error is raised where it ran; the calls and the operation behind it run."""
+    clock, log = ManualClock(), []
+
+    async def main():
+        queue = a_queue(clock)
+
+        def fail():
+            raise ZeroDivisionError
+
+        async def begin():
+            await clock.sleep(1)
+
+        async def end():
+            log.append("operation")
+
+        first = asyncio.create_task(queue.run(RequestKind.LOAD, begin))
+        await asyncio.sleep(0)
+        queue.call(RequestKind.DATA, fail)
+        queue.call(RequestKind.DATA, lambda: log.append("call"))
+        last = asyncio.create_task(queue.run(RequestKind.CLOSE, end))
+        with pytest.raises(ZeroDivisionError):
+            await first
+        await last
+        assert queue.is_idle
+        assert (queue.statistics().failed, queue.statistics().done) == (1, 3)
+
+    run_on(clock, main())
+    assert log == ["call", "operation"]
+
+
 def test_calls_have_no_part_in_the_bound():
     """A device may have more messages under way than operations may wait, and none is refused."""
     clock, taken = ManualClock(), []
