@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.twin_client import TwinClient
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.crash
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 PATCHES = 1_000 if SOAK else 120
@@ -124,6 +124,8 @@ def patches_of(rng: random.Random) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.scaled
+@pytest.mark.timeout(1800 if SOAK else 120)
 @pytest.mark.parametrize("seed", [1])
 async def test_reports_survive_kills_of_both_hubs(tmp_path: Path, seed: int) -> None:
     """The child has exactly what was acknowledged, and the parent the same in the end."""
