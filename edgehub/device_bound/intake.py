@@ -17,6 +17,7 @@ from edgehub.heads.mqtt.requests import RequestRefusal
 from edgehub.message import Refusal
 from edgehub.mqtt.property_bag import BagError, parse_bag, without_marks
 from edgehub.mqtt.topic_filter import matches
+from edgehub.store.failure import refusal_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -75,8 +76,7 @@ class DeviceMessageIntake:
             return
 
         def settled(stored: asyncio.Future[None]) -> None:
-            failed = stored.cancelled() or stored.exception() is not None
-            settle(token, Refusal.CLOSED if failed else None)
+            settle(token, refusal_of(stored, "device_bound.message_not_stored"))
 
         stored.add_done_callback(settled)
 

@@ -12,17 +12,15 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from edgehub.endpoints.cumulocity import MAPPER_MODULE, TOPIC_PROPERTY
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX
 from edgehub.entities.announcements import Subject
 from edgehub.entities.effects import LocalPublish, Output, TableChange
 from edgehub.entities.tables import EntityWrites
-from edgehub.errors import StoreError
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.local_message import LocalMessage
-from edgehub.message import Message, Refusal, message_source
+from edgehub.message import Message, message_source
+from edgehub.store.failure import refusal_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
 
 _DIGEST_BYTES: Final = 6
 _JSON: Final = {"contentType": "application/json", "contentEncoding": "utf-8"}
-
-log = structlog.get_logger(__name__)
 
 
 class EffectExecutor:
@@ -180,13 +176,7 @@ class EffectExecutor:
 
 
 def _settle_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
-    error = None if future.cancelled() else future.exception()
-    refusal = None
-    if isinstance(error, StoreError):
-        refusal = Refusal.CLOSED
-    elif error is not None:
-        log.error("mapping.state_not_stored", error=str(error))
-        refusal = Refusal.INVALID
+    refusal = refusal_of(future, "mapping.state_not_stored")
     for settle in waiters:
         settle(0, refusal)
 

@@ -6,15 +6,36 @@ ones at a bounded rate.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+
+from edgehub.errors import StoreError
+from edgehub.message import Refusal
+
+if TYPE_CHECKING:
+    import asyncio
 
 BACK_OFF_MIN_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
 LOG_PERIOD_S: Final = 30.0
 
 log = structlog.get_logger(__name__)
+
+
+def refusal_of(stored: asyncio.Future[Any], event: str) -> Refusal | None:
+    """Return why a change is refused whose transaction has ended, None = it is on disk.
+
+    Args:
+        stored: The transaction's future, done.
+        event: Logged for an error that is not of the store.
+    """
+    if stored.cancelled() or isinstance(error := stored.exception(), StoreError):
+        return Refusal.CLOSED
+    if error is None:
+        return None
+    log.error(event, error=str(error))
+    return Refusal.INVALID
 
 
 class Failure:

@@ -9,10 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
-from edgehub.errors import StoreError
-from edgehub.message import Refusal
+from edgehub.store.failure import refusal_of
 from edgehub.twins.document import ClientTwin
 
 if TYPE_CHECKING:
@@ -20,11 +17,10 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
+    from edgehub.message import Refusal
     from edgehub.store.store import Store
 
     Settle = Callable[[int, Refusal | None], None]
-
-log = structlog.get_logger(__name__)
 
 
 class TwinTable:
@@ -76,13 +72,7 @@ def _write(changes: dict[str, bytes | None], connection: sqlite3.Connection) -> 
 
 
 def _settle_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
-    error = None if future.cancelled() else future.exception()
-    refusal = None
-    if isinstance(error, StoreError):
-        refusal = Refusal.CLOSED
-    elif error is not None:
-        log.error("twins.change_not_stored", error=str(error))
-        refusal = Refusal.INVALID
+    refusal = refusal_of(future, "twins.change_not_stored")
     for settle in waiters:
         settle(0, refusal)
 
