@@ -267,6 +267,12 @@ class MqttEndpointSettings(EndpointSettings):
             names = f"{prefix}password_file", f"{prefix}shared_access_key_file"
             if all(getattr(self, name) is not None for name in names):
                 return f"{names[0]} and {names[1]}: set one way to sign in"
+            given = next((name for name in names if getattr(self, name) is not None), None)
+            nameless = getattr(self, f"{prefix}username") is None
+            if given and nameless and getattr(self, f"{prefix}mqtt") == "3.1.1":
+                return (
+                    f"{given} without {prefix}username; MQTT 3.1.1 takes no secret without a name"
+                )
         return ""
 
     @property

@@ -44,6 +44,11 @@ def test_batches_are_off_by_default() -> None:
             {"device_password_file": "a", "device_shared_access_key_file": "b"},
             "device_password_file and device_shared_access_key_file: set one",
         ),
+        ({"password_file": "a", "mqtt": "3.1.1"}, "password_file without username"),
+        (
+            {"device_shared_access_key_file": "{device}", "device_mqtt": "3.1.1"},
+            "device_shared_access_key_file without device_username",
+        ),
     ],
 )
 def test_what_does_not_fit_together(values: dict[str, Any], words: str) -> None:
