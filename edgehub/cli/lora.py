@@ -151,7 +151,7 @@ def remove(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> int:
 def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> None:
     """Forget which DevNonces a device has used.
 
-    For a device that begins with the same ones again, after a change of its firmware for example.
+    For a device that begins with the same ones again, as after a change of its firmware.
     Until it has joined, a recorded join request of it can be played back.
     """
     question = f"Forget the DevNonces of {dev_eui}?"

@@ -41,6 +41,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
             client.publish(topic, b"x", qos=1).wait_for_publish(10)
         client.disconnect()
         client.loop_stop()
+    depths = [queue["depth"] for queue in daemon.call("status")["queues"]]
+    assert sum(depths) == 6, "repetitions are not stored"
     yield daemon
     daemon.close()
 
@@ -101,7 +103,6 @@ def test_devices_are_listed_shown_and_changed(hub: Daemon) -> None:
     assert "want the `hub_id`" in run(hub, "set", "dev-a", "--gateway-id", "hub 9", code=1)
     status = hub.call("status")
     assert status["affinity"]["frames"] == {"processed": 9}
-    assert sum(queue["depth"] for queue in status["queues"]) == 6, "repetitions are not stored"
 
     assert hub.stop() == 0
     hub.start()
