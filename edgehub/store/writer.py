@@ -86,14 +86,16 @@ class Writer:
     def together(self) -> Iterator[object]:
         """Put all that is handed in inside the block into one transaction; nothing may be awaited.
 
+        Blocks may be nested: the outermost one counts.
+
         Yields:
             The transaction; it takes more as long as the same object is returned.
         """
-        self._is_together = True
+        was_together, self._is_together = self._is_together, True
         try:
             yield self.group
         finally:
-            self._is_together = False
+            self._is_together = was_together
             if self.group.rows >= GROUP_ROWS_MAX or self.group.bytes >= GROUP_BYTES_MAX:
                 self.rows_waiting()
 

@@ -156,6 +156,18 @@ def _no_refusal(_token: int, refusal: object) -> None:
     assert refusal is None
 
 
+async def test_rows_behind_a_nested_block_stay_in_the_transaction(tmp_path: Path) -> None:
+    """As a twin that is saved inside the block that appends the message about its change."""
+    async with running(tmp_path / "q.db") as hub:
+        before = hub.store.statistics().commits_total
+        with hub.store.writer.together():
+            with hub.store.writer.together():
+                hub.send_many(1000)
+            hub.send_many(2000)
+        await hub.until_settled(3000)
+        assert hub.store.statistics().commits_total - before == 1
+
+
 async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
     """However many rows, with the operation that joins them, and lingering like any other."""
     async with running(tmp_path / "q.db") as hub:
