@@ -124,6 +124,11 @@ class DeviceRequestQueue:
         """Return whether nothing runs or waits."""
         return self.running is None
 
+    @property
+    def waiting(self) -> int:
+        """Return how many operations wait, calls included."""
+        return len(self._waiting or ())
+
     async def run(self, kind: RequestKind, operation: Callable[[], Awaitable[T]]) -> T:
         """Run an operation when its turn has come.
 

@@ -115,11 +115,11 @@ class RequestQueues:
 
     def statistics(self) -> RequestQueuesStatistics:
         """Return the queues as they are now."""
-        queues = [queue.statistics() for queue in self._queues.values()]
+        queues = self._queues.values()
         return RequestQueuesStatistics(
             queues=len(queues),
             busy=sum(queue.running is not None for queue in queues),
-            waiting=sum(len(queue.waiting) for queue in queues),
+            waiting=sum(queue.waiting for queue in queues),
             at_once=self._at_once + sum(queue.at_once for queue in queues),
             in_turn=self._in_turn,
         )
