@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes.members import ManifestReader
-from edgehub.routes.query.text import has_lone_surrogate
+from edgehub.routes.query.text import lone_surrogate_at
 from edgehub.routes.route_entry import read_route
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _text(faults: list[ManifestFault], body: dict[str, Any], name: str) -> str |
     value = body.get(name)
     if value is None:
         return None
-    if not isinstance(value, str) or has_lone_surrogate(value) or "\0" in value:
+    if not isinstance(value, str) or lone_surrogate_at(value) is not None or "\0" in value:
         faults.append(ManifestFault(path=name, message="must be text"))
         return None
     return value

@@ -16,7 +16,7 @@ from edgehub.message import (
     Recency,
 )
 from edgehub.routes.query.parser import parse_route
-from edgehub.routes.query.text import has_lone_surrogate
+from edgehub.routes.query.text import lone_surrogate_at
 from edgehub.routes.spec import RouteRules, RouteSpec
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Entry:
     def read(self, entry: Any, minor: int) -> RouteSpec | None:
         if not self._name.strip():
             self._fault("", "a route needs a name")
-        if has_lone_surrogate(self._name):
+        if lone_surrogate_at(self._name) is not None:
             self._fault("", "the name holds half a character", r"write no lone \ud800 to \udfff")
         if isinstance(entry, str):
             return None if minor == 0 and not entry.strip() else self._from_string(entry)
@@ -115,10 +115,6 @@ class _Entry:
         )
 
     def _parse(self, text: str, path: str) -> Route | None:
-        if has_lone_surrogate(text):
-            reason, hint = "the route holds half a character", r"write no lone \ud800 to \udfff"
-            self._read.fault(path, reason, hint, route=self._name)
-            return None
         try:
             route = parse_route(text)
         except RouteCompileError as error:

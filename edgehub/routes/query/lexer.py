@@ -17,6 +17,7 @@ from lark.lexer import Lexer
 
 from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
 from edgehub.routes.hints import clipped
+from edgehub.routes.query.text import lone_surrogate_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,6 +133,10 @@ class _Scanner:
     def scan(self) -> list[Token]:
         if len(self._text) > TEXT_CHARS_MAX:
             self._fault(0, f"the text has more than {TEXT_CHARS_MAX} characters")
+            raise RouteCompileError(self._faults)
+        lone = lone_surrogate_at(self._text)
+        if lone is not None:
+            self._fault(lone, "the text holds half a character", r"write no lone \ud800 to \udfff")
             raise RouteCompileError(self._faults)
         while self._at < len(self._text) and len(self._faults) < FAULTS_MAX:
             blank = _BLANK.match(self._text, self._at)

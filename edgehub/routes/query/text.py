@@ -15,6 +15,9 @@ _FIRST_LOW: Final = "\udc00"
 _FIRST_SURROGATE: Final = "\ud800"
 _LAST_SURROGATE: Final = "\udfff"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE: Final = re.compile(
+    "[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]"
+)
 _PAIR: Final = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _TWO_UNITS: Final = re.compile("[\U00010000-\U0010ffff]")
 _NO_SINGLE_CAPITAL: Final = re.compile(
@@ -57,9 +60,10 @@ def has_surrogates(text: str) -> bool:
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
-def has_lone_surrogate(text: str) -> bool:
-    """Return whether `text` holds half of a surrogate pair, which no file and no topic can hold."""
-    return has_surrogates(joined(text))
+def lone_surrogate_at(text: str) -> int | None:
+    """Return where `text` holds half of a surrogate pair, which no file and no topic can hold."""
+    found = None if text.isascii() else _LONE_SURROGATE.search(text)
+    return None if found is None else found.start()
 
 
 def before(left: str, right: str) -> bool:

@@ -83,6 +83,18 @@ def test_a_long_chain_compiles():
     assert matches(" || ".join(["a"] * 150) + f" = '{'x' * 150}'", a_message(properties={"a": "x"}))
 
 
+@pytest.mark.parametrize(
+    "text", ["FROM /\ud800messages/* INTO $upstream", "FROM /* WHERE a = 'x\udfff' INTO $upstream"]
+)
+def test_half_a_character_is_refused_where_it_stands(text):
+    """No file and no topic can hold it, so a check of the route says so before a manifest does."""
+    with pytest.raises(RouteCompileError) as refused:
+        parse_route(text)
+    (fault,) = refused.value.faults
+    assert (fault.line, fault.column) == (1, 1 + max(text.find("\ud800"), text.find("\udfff")))
+    assert "half a character" in fault.message
+
+
 @st.composite
 def mutated_routes(draw):
     """Take a valid route and delete, double, replace or insert pieces."""
