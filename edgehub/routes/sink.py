@@ -12,7 +12,6 @@ from typing import Final
 
 from edgehub.message import UPSTREAM, EndpointId, module_input
 from edgehub.routes.hints import PartFault, near_miss
-from edgehub.routes.query.text import lone_surrogate_at
 
 ENDPOINT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -98,7 +97,7 @@ def _module_endpoint(path: str) -> EndpointId:
         empty = "input" if module_id.strip() else "module"
         raise PartFault(f'"{path}": the {empty} is empty', f"write it as {_MODULE_PATH_EXAMPLE}")
     for name in (module_id, input_name):
-        if _NO_TOPIC.search(name) or lone_surrogate_at(name) is not None:
+        if _NO_TOPIC.search(name):
             raise PartFault(
                 f'"{path}": `{name}` has a character that no MQTT topic can hold',
                 "leave out `+`, `#` and control characters",
