@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 from websockets.protocol import State
@@ -22,7 +24,6 @@ from websockets.server import ServerProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from http import HTTPStatus
 
     from websockets.typing import Subprotocol
 
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 16 * 1024
-"""Longest request with its headers; larger ones are closed without an answer."""
+"""Longest request with its headers."""
 
 SLICE_S: Final = 0.002
 """Longest time for the frames of one peer at once."""
 
 _PIECE_BYTES: Final = 1024
+_SHOWN_CHARS_MAX: Final = 200
 _DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 
 
@@ -273,10 +275,22 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def _check_handshake(self) -> None:
         if self._protocol.close_expected():
-            self._report(self._refusal or str(self._protocol.handshake_exc))
+            error = self._protocol.handshake_exc
+            if isinstance(error, InvalidMessage):
+                # The library closes without an answer, and a client cannot see why.
+                cause = str(error.__cause__)[:_SHOWN_CHARS_MAX]
+                self._refuse(HTTPStatus.BAD_REQUEST, f"{error}: {cause!a}")
+            else:
+                self._report(self._refusal or str(error))
         elif self._protocol.state is State.CONNECTING and self._head_bytes > HEAD_BYTES_MAX:
-            self._report(f"the request has more than {HEAD_BYTES_MAX} bytes")
-            self.abort()
+            reason = f"the request has more than {HEAD_BYTES_MAX} bytes"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, reason)
+            self._end()
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(self._protocol.reject(status, f"{reason}\n").serialize())
+        self._report(reason)
 
     def _report(self, reason: str) -> None:
         self._unread = b""

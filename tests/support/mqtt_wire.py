@@ -181,6 +181,10 @@ class RawClient:
         self.send(PINGREQ)
         assert await self.read() == (PINGRESP, b"")
 
+    async def rest(self) -> bytes:
+        """Read until the server closes."""
+        return await self._reader.read()
+
     async def closed(self) -> bool:
         """Wait until the hub closes; True when nothing came before that."""
         try:

@@ -228,27 +228,32 @@ async def test_pages_of_other_sites_with_credentials(identities):
 
 
 @pytest.mark.parametrize(
-    "request_bytes",
+    ("request_bytes", "status", "reason"),
     [
-        b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"POST /mqtt HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
-        b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nX: " + bytes(20_000),
-        b"GET /mqtt HTTP/1.1\r\n" + b"X: y\r\n" * (HEAD_BYTES_MAX // 6 + 1),
-        wire.connect("dev1") + b"\r\n",
-        b"\r\n\r\n",
+        (b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n", 426, "Connection"),
+        (b"POST /mqtt HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "POST"),
+        (b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nX: " + bytes(20_000), 431, "8192"),
+        (b"GET /mqtt HTTP/1.1\r\n" + b"X: y\r\n" * (HEAD_BYTES_MAX // 6 + 1), 431, "128 headers"),
+        (b"GET /mqtt HTTP/1.1\r\n" + (b"X: " + bytes(8_000) + b"\r\n") * 3, 400, "header value"),
+        (b"GET /mqtt HTTP/1.1\r\n" + (b"X: " + b"y" * 8_000 + b"\r\n") * 3, 431, "16384 bytes"),
+        (wire.connect("dev1") + b"\r\n", 400, "MQTT"),
+        (b"\r\n\r\n", 400, "request line"),
     ],
-    ids=["no upgrade", "post", "long header", "many headers", "MQTT", "empty"],
+    ids=["no upgrade", "post", "long", "many", "malformed", "large", "MQTT", "empty"],
 )
-async def test_what_is_no_handshake(request_bytes):
-    """It is answered by HTTP or closed, and logged once; the next client gets in."""
+async def test_what_is_no_handshake(request_bytes, status, reason):
+    """Answer and log say once what is wrong; the next client gets in."""
     async with running(ws_port=0) as bench:
         with capture_logs() as events:
             client = await RawClient.open(bench.ws_port)
             client.send(request_bytes)
-            await client.closed()
+            answer = await client.rest()
             await client.close()
-        assert [e["event"] for e in events if e["event"].startswith("mqtt.websocket")] == [
-            "mqtt.websocket_refused"
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert reason in answer.partition(b"\r\n\r\n")[2].decode()
+        refusals = [e for e in events if e["event"].startswith("mqtt.websocket")]
+        assert [(e["event"], reason in e["reason"]) for e in refusals] == [
+            ("mqtt.websocket_refused", True)
         ]
         await (await signed_in(bench.ws_port)).close()
 
