@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
     from edgehub.devices.affinity.flags import Flags
+    from edgehub.devices.affinity.outcome import Commit
     from edgehub.devices.affinity.rules import AffinityRules
     from edgehub.devices.connection import DeviceLink
     from edgehub.devices.request_queue import DeviceRequestQueue
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAVE_EVERY = 10
-"""Frames after which a counter is written; a hub that takes over may be behind by as many."""
+"""Frames after which a counter is written; a hub that takes over may be behind by as many, and by
+those that were in one commit."""
 
 log = structlog.get_logger(__name__)
 
@@ -70,10 +72,19 @@ class DeviceDependencies:
     stores: bool = False
 
 
+@dataclass(slots=True)
+class _Durable:
+    """The highest counter in one session whose message is durable."""
+
+    f_cnt: int
+
+
 class Device:
     """One device; created by `Devices`."""
 
     __slots__ = (
+        "_commit",
+        "_durable",
         "_loaded_s",
         "_reloaded_s",
         "_saved_f_cnt",
@@ -117,6 +128,13 @@ class Device:
         self._loaded_s = 0.0
         self._reloaded_s = -math.inf
         self._saved_f_cnt = 0
+        self._commit: Commit | None = None
+        self._durable = _Durable(0)
+
+    @property
+    def commit(self) -> Commit | None:
+        """Return the commit of its newest message, None = it is over."""
+        return None if self._commit is None or self._commit.done() else self._commit
 
     @property
     def ownership(self) -> Ownership:
@@ -125,8 +143,8 @@ class Device:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing runs, waits or uses its connection."""
-        return self.queue.is_idle and self.connection.is_idle
+        """Return whether nothing runs, waits, is committed or uses its connection."""
+        return self.queue.is_idle and self.connection.is_idle and self.commit is None
 
     @property
     def profile(self) -> DeviceProfile:
@@ -146,6 +164,7 @@ class Device:
             self.heard = False
             self.repeats = 0
             self.copies.clear()
+            self._durable = _Durable(stored.session.f_cnt_up)
         self.stored = stored
         self.is_known = True
         self._saved_f_cnt = stored.session.f_cnt_up
@@ -291,8 +310,16 @@ class Device:
             return
         self.adopt(stored)
 
-    async def save(self, f_cnt: int, *, force: bool) -> bool:
+    async def save(self, f_cnt: int, commit: Commit | None, *, restarted: bool) -> bool:
         """Count a processed frame, and write the counter every few frames; inside its queue.
+
+        What is written is the counter up to which messages are durable: with a higher one, a
+        message that a crash took would pass for a repetition when it is sent again.
+
+        Args:
+            f_cnt: Its counter.
+            commit: Of its message, None = it waits for none of its own.
+            restarted: The device counts from the start again; `commit` is over.
 
         Returns:
             Whether it was written.
@@ -300,18 +327,23 @@ class Device:
         stored = self.stored
         assert stored is not None
         self.stored = stored = replace(stored, session=replace(stored.session, f_cnt_up=f_cnt))
+        if restarted:
+            self._durable = _Durable(f_cnt)
+        else:
+            self._follow(f_cnt, commit)
         if self.ownership is not Ownership.OWNER:
             return False  # the new owner writes
-        if not force and f_cnt - self._saved_f_cnt < SAVE_EVERY:
+        session = self._durable_session()
+        if not restarted and session.f_cnt_up - self._saved_f_cnt < SAVE_EVERY:
             return False
         try:
             if self.shared.source.needs_connection:
                 await self.connection.ensure_open()
-            await self.shared.source.save(self.device_id, stored.session)
+            await self.shared.source.save(self.device_id, session)
         except DeviceError as exc:
             log.warning("device.save_failed", device_id=self.device_id, reason=exc.reason)
             return False
-        self._saved_f_cnt = f_cnt
+        self._saved_f_cnt = session.f_cnt_up
         return True
 
     def note_lora(self, lora: LorawanSession) -> None:
@@ -326,12 +358,31 @@ class Device:
             DeviceError: They could not be written; nothing has changed.
         """
         assert self.stored is not None
-        session = replace(self.session, lora=lora)
+        session = replace(self._durable_session(), lora=lora)
         if self.shared.source.needs_connection:
             await self.connection.ensure_open()
         await self.shared.source.save(self.device_id, session)
-        self.stored = replace(self.stored, session=session)
+        self.note_lora(lora)
         self._saved_f_cnt = session.f_cnt_up
+
+    def _follow(self, f_cnt: int, commit: Commit | None) -> None:
+        """Count a frame as durable after its commit; one without is as durable as those before."""
+        durable = self._durable
+
+        def committed(_: object = None) -> None:
+            durable.f_cnt = max(durable.f_cnt, f_cnt)
+
+        if commit is not None:
+            self._commit = commit
+        pending = self.commit
+        if pending is None:
+            committed()
+        else:
+            pending.add_done_callback(committed)
+
+    def _durable_session(self) -> SessionState:
+        session = self.session
+        return replace(session, f_cnt_up=min(session.f_cnt_up, self._durable.f_cnt))
 
     async def _refresh(self) -> bool:
         if self.stored is None or self.ownership is Ownership.LOSER:
@@ -355,4 +406,5 @@ class Device:
         stored = await source.load(self.device_id)
         if stored.profile.device_id != self.device_id:
             raise DeviceUnknownError(self.device_id, f"{stored.profile.device_id} was read instead")
+        self._durable = _Durable(stored.session.f_cnt_up)
         return stored

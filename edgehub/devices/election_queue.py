@@ -1,9 +1,10 @@
 """Messages of devices that wait for their election before they go to the router.
 
 Owns the waiting messages, by device. Only numbered messages are elected. Invariants: the messages
-of a device are submitted in their order, numbered or not; each is settled once; if the election of
-one fails, those behind it are refused too, as they would make it an old one when it is sent again;
-while none of a device waits, one without a number is submitted at once.
+of a device are submitted in their order, numbered or not; each is settled once, a repetition after
+the commit of what it repeats; if the election of one fails, those behind it are refused too, as
+they would make it an old one when it is sent again; while none of a device waits, one without a
+number is submitted at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.affinity.data import Uplink
@@ -22,7 +24,7 @@ from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.devices.affinity.outcome import FrameOutcome, Handling
+    from edgehub.devices.affinity.outcome import Commit, FrameOutcome, Handling
     from edgehub.devices.devices import Devices
 
     Settle = Callable[[int, Refusal | None], None]
@@ -102,15 +104,19 @@ class ElectionQueue:
                     self._submit(message, settle, token)
                     continue
                 refusal: Refusal | None = None
+                commit: Commit | None = None
                 try:
-                    await self._elect(message, sequence)
+                    commit = await self._elect(message, sequence)
                 except MessageRefusedError as exc:
                     refusal = exc.refusal
                 except DeviceError as exc:
                     self._fail(exc, waiting)
                     continue
                 waiting.popleft()
-                settle(token, refusal)
+                if commit is None:
+                    settle(token, refusal)
+                else:
+                    commit.add_done_callback(partial(_settle, settle, token))
         finally:
             self._waiting.pop(device_id, None)
             for _, _, settle, token in waiting:
@@ -128,13 +134,14 @@ class ElectionQueue:
                 settle(token, Refusal.UNAVAILABLE)
         self._devices.count_failed(error, failed)
 
-    async def _elect(self, message: Message, sequence: int) -> None:
-        async def handle(handling: Handling) -> None:
+    async def _elect(self, message: Message, sequence: int) -> Commit | None:
+        """Elect a message; returns the commit after which it is acknowledged, None = it is over."""
+
+        async def handle(handling: Handling) -> Commit | None:
             if not handling.upstream:
-                return
-            refusal = await self._store(_marked(message) if handling.duplicate else message)
-            if refusal is not None:
-                raise MessageRefusedError(message.device_id, refusal)
+                return None
+            elected = _marked(message) if handling.duplicate else message
+            return append(elected, self._submit_elected)
 
         uplink = Uplink(
             address=message.device_id,
@@ -145,22 +152,39 @@ class ElectionQueue:
             # A client that may send on the device's topic is the device.
             counter=lambda _stored: sequence,
         )
-        self._note(await self._devices.data(uplink, handle), message)
-
-    async def _store(self, message: Message) -> Refusal | None:
-        stored: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-
-        def settle(_token: int, refusal: Refusal | None) -> None:
-            if not stored.done():
-                stored.set_result(refusal)
-
-        self._submit_elected(message, settle, 0)
-        return await stored
+        outcome = await self._devices.data(uplink, handle)
+        self._note(outcome, message)
+        return outcome.commit
 
     def _note(self, outcome: FrameOutcome, message: Message) -> None:
         if outcome.result is Result.REJECTED and not outcome.repeated:
             reason = "rejected" if outcome.reason is None else outcome.reason.value
             self._rejected(message.device_id, len(message.body), reason)
+
+
+def append(message: Message, submit: Submit) -> Commit | None:
+    """Append an elected message to the open group; returns its commit, None = it is over.
+
+    Raises:
+        MessageRefusedError: It is refused at once, as by a limit.
+    """
+    commit: Commit = asyncio.get_running_loop().create_future()
+
+    def settle(_token: int, refusal: Refusal | None) -> None:
+        if not commit.done():
+            commit.set_result(refusal)
+
+    submit(message, settle, 0)
+    if not commit.done():
+        return commit
+    refusal = commit.result()
+    if refusal is not None:
+        raise MessageRefusedError(message.device_id, refusal)
+    return None
+
+
+def _settle(settle: Settle, token: int, commit: Commit) -> None:
+    settle(token, Refusal.CLOSED if commit.cancelled() else commit.result())
 
 
 def sequence_of(message: Message) -> int | None:

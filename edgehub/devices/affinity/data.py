@@ -2,7 +2,8 @@
 
 Acts on a `Device` inside its queue and owns nothing. Invariants: with deduplication `drop` at most
 one hub handles a counter; a hub that lost waits before it asks; no answer of the coordinator
-changes nothing; a frame whose handling failed does not count as processed.
+changes nothing; a frame whose handling failed does not count as processed. The device's turn ends
+when the message is appended to the open group, and its counter is written after the commit.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from edgehub.devices.affinity.coordinator import ElectionResult
+    from edgehub.devices.affinity.outcome import Commit
     from edgehub.devices.device import Device
     from edgehub.devices.source import StoredDevice
 
-    Handle = Callable[[Handling], Awaitable[None]]
+    Handle = Callable[[Handling], Awaitable[Commit | None]]
+    """Handles an elected frame; returns the commit that its message waits for, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ async def process_data(
     except BaseException:
         device.copies.forget(uplink.key)
         raise
-    return replace(outcome, repeated=copy is not Reception.FIRST)
+    return replace(outcome, repeated=copy is not Reception.FIRST, commit=device.commit)
 
 
 class _DataRun:
@@ -208,7 +211,7 @@ class _DataRun:
                 await device.reread_as_owner()
             if handling.upstream and not device.shared.stores:
                 await device.connection.ensure_open(entitled=True)
-            await self._handle(handling)
+            commit = await self._handle(handling)
             if device.session.session != session:
                 return False  # another hub gave it a new session; this counter is not of that one
             if check is CounterCheck.REPEATED:
@@ -219,7 +222,11 @@ class _DataRun:
                 device.copies.classify(self._uplink.key, self._uplink.station)
             device.heard = True
             device.repeats = 0
-            return await device.save(f_cnt, force=check is CounterCheck.RESTARTED)
+            restarted = check is CounterCheck.RESTARTED
+            if restarted and commit is not None:
+                # The written counter is high: the next frame would be an old one after a crash.
+                await commit
+            return await device.save(f_cnt, commit, restarted=restarted)
 
 
 def _refused(

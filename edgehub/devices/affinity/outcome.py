@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from edgehub.message import Refusal
+
+    Commit = asyncio.Future[Refusal | None]
+    """Done once a message that was appended to the open group is durable, or can never be."""
 
 
 class Result(StrEnum):
@@ -49,6 +58,8 @@ class FrameOutcome:
         answer: Whether this hub may answer the device.
         saved: Whether the device's counters were written to its source.
         repeated: Whether this hub heard the very same frame within the last minute.
+        commit: Of the newest message of the device that is not durable yet, None = all are. The
+            device is answered after it, whatever became of the frame: it may be a repetition.
     """
 
     device_id: str | None
@@ -60,6 +71,7 @@ class FrameOutcome:
     answer: bool = False
     saved: bool = False
     repeated: bool = False
+    commit: Commit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.outcome import Result
-from edgehub.devices.election_queue import MessageRefusedError
+from edgehub.devices.election_queue import append
 from edgehub.devices.faults import DeviceError, DeviceNotOwnedError, DeviceUnknownError
 from edgehub.devices.request_queue import RequestKind
 from edgehub.devices.source import RADIO_ADDRESS
@@ -34,14 +35,14 @@ from edgehub.lora.frames import (
     parse_frame,
 )
 from edgehub.lora.identifiers import dev_addr_text, eui_text
-from edgehub.message import FailureKind, Message, SendResult, message_source
+from edgehub.message import FailureKind, Message, Refusal, SendResult, message_source
 from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
-    from edgehub.devices.affinity.outcome import FrameOutcome, Handling
+    from edgehub.devices.affinity.outcome import Commit, FrameOutcome, Handling
     from edgehub.devices.device import Device
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import StoredDevice
@@ -51,13 +52,21 @@ if TYPE_CHECKING:
     from edgehub.heads.lora.reception import StationReception, Transmission
     from edgehub.heads.lora.stations import Station, Stations
     from edgehub.lora.mac_commands import MacCommand
-    from edgehub.message import Refusal
     from edgehub.telemetry.log_limit import LogLimit
 
 FRAMES_MAX: Final = 1_000
 """Frames in process at once; beyond it stations are not read."""
 FIRST_STATION: Final = "first"
 """In place of the name of the station whose copy of a transmission came first."""
+
+
+class _Taken(NamedTuple):
+    """A data frame that this hub answers once its message is durable."""
+
+    device: Device
+    session: str
+    f_cnt: int
+    commands: list[MacCommand]
 
 
 class NetworkServer:
@@ -212,6 +221,7 @@ class NetworkServer:
         address = RADIO_ADDRESS + dev_addr_text(frame.dev_addr)
         rate = session.UplinkRate(reception.dr, self._region.channel_of(reception.hz))
         found: dict[str, int] = {}
+        taken: list[_Taken] = []
 
         def counter(stored: StoredDevice) -> int | None:
             if stored.session.lora is None or stored.session.address != address:
@@ -223,11 +233,23 @@ class NetworkServer:
                 found[stored.profile.device_id] = f_cnt
             return f_cnt
 
-        async def handle(handling: Handling) -> None:
+        async def handle(handling: Handling) -> Commit | None:
             [(device_id, f_cnt)] = found.items()
             device = self._devices.known(device_id)
             assert device is not None, "it is in its own turn"
-            await self._handle(device, frame, f_cnt, transmission, handling)
+            lora = device.session.lora
+            assert lora is not None, "its MIC was checked"
+            plain = session.open_frame(lora, frame, f_cnt)
+            commit = None
+            if handling.upstream and frame.f_port:
+                message = self._message(device_id, frame, f_cnt, plain.payload, transmission)
+                if handling.duplicate:
+                    message.properties[DUPLICATE_PROPERTY] = "true"
+                commit = append(message, self._submit)
+            if handling.answer:
+                name = device.session.session
+                taken.append(_Taken(device, name, f_cnt, plain.commands))
+            return commit
 
         uplink = Uplink(
             address=address,
@@ -238,24 +260,18 @@ class NetworkServer:
         )
         outcome = await self._devices.data(uplink, handle)
         self._note(outcome, eui_text(transmission.first.station))
+        for each in taken:
+            if outcome.commit is not None and await outcome.commit is Refusal.CLOSED:
+                return  # the hub ends, and the device repeats it
+            answer = partial(self._answer, each, frame, transmission)
+            await each.device.queue.run(RequestKind.DOWNLINK, answer)
 
-    async def _handle(
-        self,
-        device: Device,
-        frame: DataFrame,
-        f_cnt: int,
-        transmission: Transmission,
-        handling: Handling,
-    ) -> None:
-        lora = device.session.lora
-        assert lora is not None, "its MIC was checked"
-        plain = session.open_frame(lora, frame, f_cnt)
-        if handling.upstream and frame.f_port:
-            message = self._message(device.device_id, frame, f_cnt, plain.payload, transmission)
-            if handling.duplicate:
-                message.properties[DUPLICATE_PROPERTY] = "true"
-            await self._store(message)
-        if not handling.answer:
+    async def _answer(self, taken: _Taken, frame: DataFrame, transmission: Transmission) -> None:
+        """Answer a frame in its device's turn, if nothing has changed since its own."""
+        device = taken.device
+        lora = None if device.stored is None else device.session.lora
+        is_present = lora is not None and device.session.session == taken.session
+        if lora is None or not is_present or device.ownership is not Ownership.OWNER:
             return
         station = eui_text(transmission.best()[0].station)
         if station != lora.station:
@@ -263,7 +279,7 @@ class NetworkServer:
         profile = device.profile.lora
         if profile is not None and profile.device_class is DeviceClass.C:
             self.always_listens(device.device_id)
-        await self._answers.answer(device, frame, f_cnt, plain.commands, transmission)
+        await self._answers.answer(device, frame, taken.f_cnt, taken.commands, transmission)
 
     def _send_now(
         self,
@@ -322,18 +338,6 @@ class NetworkServer:
         }
         system: dict[str, str | None] = {"contentType": "application/octet-stream"}
         return Message(device_id, None, message_source(None, None), properties, system, payload)
-
-    async def _store(self, message: Message) -> None:
-        stored: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-
-        def settle(_token: int, refusal: Refusal | None) -> None:
-            if not stored.done():
-                stored.set_result(refusal)
-
-        self._submit(message, settle, 0)
-        refusal = await stored
-        if refusal is not None:
-            raise MessageRefusedError(message.device_id, refusal)
 
     def _note(self, outcome: FrameOutcome, station: str) -> None:
         if outcome.result is Result.REJECTED and outcome.device_id and not outcome.repeated:

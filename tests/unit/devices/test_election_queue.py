@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from edgehub.devices.source import Activation, Deduplication
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 from tests.support.affinity_hubs import Hub, World, in_a_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def a_message(sequence=None, *, body: bytes = b"", device: str = "d", module=None) -> Message:
@@ -80,7 +84,9 @@ class Head:
         self.settled: dict[int, Refusal | None] = {}
         self.rejected: list[tuple[str, int, str]] = []
         self.refuse: Refusal | None = None
-        self._devices = hub.devices
+        self.stalled: list[Callable[[], None]] | None = None
+        """Commits that wait for the disk, None = it is well."""
+        self.devices = hub.devices
         self.intake = ElectionQueue(
             hub.devices,
             self.store,
@@ -94,14 +100,23 @@ class Head:
         """Commit a message a moment later, as the router and the store do."""
 
         def commit() -> None:
-            if self.refuse is None:
-                text = message.body.decode() + (
-                    "!" if DUPLICATE_PROPERTY in message.properties else ""
-                )
-                self.stored.append((text, self.clock.monotonic()))
+            if self.stalled is not None:
+                self.stalled.append(commit)
+                return
+            text = message.body.decode() + ("!" if DUPLICATE_PROPERTY in message.properties else "")
+            self.stored.append((text, self.clock.monotonic()))
+            settle(token, None)
+
+        if self.refuse is None:
+            self.clock.call_later(0.01, commit)
+        else:
             settle(token, self.refuse)
 
-        self.clock.call_later(0.01, commit)
+    def go_on(self) -> None:
+        """Commit what was stalled."""
+        stalled, self.stalled = self.stalled or [], None
+        for commit in stalled:
+            commit()
 
     def hand_in(self, *messages: Message) -> None:
         """Hand in messages at once."""
@@ -111,12 +126,17 @@ class Head:
 
     def frames(self) -> dict[str, int]:
         """Return the numbered messages by what became of them."""
-        return self._devices.statistics().frames
+        return self.devices.statistics().frames
 
     @property
     def texts(self) -> list[str]:
         """What was stored, in order."""
         return [text for text, _ in self.stored]
+
+
+async def written(world: World) -> int:
+    """Return the counter in the device's source."""
+    return (await world.registry.load("d")).session.f_cnt_up
 
 
 def with_a_head(test, **hub_options) -> None:
@@ -274,6 +294,88 @@ def test_a_message_that_the_store_refuses_does_not_count():
         assert head.texts == ["a"]
 
     with_a_head(test)
+
+
+def test_a_turn_ends_before_the_commit():
+    """While the disk is stalled, later messages are elected and the device's queue is idle."""
+
+    async def test(world, head):
+        head.hand_in(a_message(1, body=b"a"))
+        await world.clock.sleep(5)
+        head.stalled = []
+        head.hand_in(a_message(2, body=b"b"), a_message(3, body=b"c"))
+        await world.clock.sleep(5)
+        device = head.devices.known("d")
+        assert device.session.f_cnt_up == 3
+        assert device.queue.is_idle
+        assert not device.is_idle, "it must not be evicted while it is committed"
+        assert head.intake.waiting == 0
+        assert head.settled == {1: None}
+        head.go_on()
+        await world.clock.sleep(1)
+        assert head.texts == ["a", "b", "c"]
+        assert head.settled == dict.fromkeys((1, 2, 3))
+        assert device.is_idle
+
+    with_a_head(test)
+
+
+def test_a_repetition_waits_for_the_commit_of_what_it_repeats():
+    """Acknowledged before, it would be lost with a crash."""
+
+    async def test(world, head):
+        head.stalled = []
+        head.hand_in(a_message(1, body=b"a"), *[a_message(1, body=b"a")] * 5)
+        await world.clock.sleep(5)
+        assert head.settled == {}
+        head.go_on()
+        await world.clock.sleep(1)
+        assert head.texts == ["a"]
+        assert head.settled == dict.fromkeys(range(1, 7))
+
+    with_a_head(test)
+
+
+def test_only_counters_of_durable_messages_are_written():
+    """With a higher one, a message that a crash took would be a repetition when it comes again."""
+
+    async def test(world, head):
+        for number in range(1, 16):
+            head.hand_in(a_message(number, body=b"%d" % number))
+            await world.clock.sleep(1)
+        assert 10 <= await written(world) <= 15
+        head.stalled = []
+        head.hand_in(*(a_message(number) for number in range(16, 60)))
+        await world.clock.sleep(5)
+        assert head.devices.known("d").session.f_cnt_up == 59
+        assert await written(world) <= 15
+        head.go_on()
+        head.hand_in(a_message(60))
+        await world.clock.sleep(1)
+        assert await written(world) == 59
+
+    with_a_head(test)
+
+
+def test_a_device_that_begins_again_holds_its_turn_until_that_is_written():
+    """Else its next number would be an old one after a crash."""
+
+    async def test(world, head):
+        for number in (100, 120):
+            head.hand_in(a_message(number))
+            await world.clock.sleep(5)
+        assert await written(world) == 100
+        head.stalled = []
+        head.hand_in(a_message(0, body=b"a"), a_message(1, body=b"b"))
+        await world.clock.sleep(5)
+        assert head.intake.waiting == 2
+        assert await written(world) == 100
+        head.go_on()
+        await world.clock.sleep(1)
+        assert await written(world) <= 1
+        assert head.texts[-2:] == ["a", "b"]
+
+    with_a_head(test, activation=Activation.ABP)
 
 
 def test_a_marked_duplicate_says_so():
