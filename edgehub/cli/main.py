@@ -20,6 +20,7 @@ import click
 
 from edgehub.cli.config_file import default_config
 from edgehub.cli.groups import CommandGroup
+from edgehub.cli.missing_package import missing_package
 from edgehub.cli.output import print_json, print_line
 from edgehub.cli.refusal import CommandError
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
@@ -101,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Properties and paths may hold what the terminal's encoding cannot; a sign is better.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        outcome: Any = cli.main(args=arguments, prog_name="edgehub", standalone_mode=False)
+        outcome = _invoke(arguments)
     except click.exceptions.Abort:
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
@@ -123,6 +124,16 @@ def main(arguments: list[str] | None = None) -> None:
         print_line(f"edgehub: {where}{error.strerror or error}", err=True)
         sys.exit(EXIT_FAILED)
     sys.exit(outcome if isinstance(outcome, int) else 0)
+
+
+def _invoke(arguments: list[str]) -> Any:
+    try:
+        return cli.main(args=arguments, prog_name="edgehub", standalone_mode=False)
+    except (ImportError, ExceptionGroup) as error:
+        missing = missing_package(error)
+        if missing is None:
+            raise
+        raise missing from error
 
 
 def _hold_standard_streams() -> None:

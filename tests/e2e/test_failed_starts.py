@@ -60,6 +60,32 @@ def test_a_start_that_fails_half_way_ends(
     assert ("Traceback" in text) is (code == 1)
 
 
+@pytest.mark.parametrize(
+    ("package", "hint"),
+    [("cryptography", "install the extra"), ("orjson", "install edgehub again")],
+)
+def test_a_package_that_cannot_be_loaded_is_named(
+    make_daemon: Callable[..., Daemon], package: str, hint: str
+) -> None:
+    """Of an extra or not: one line says which, why, and how to install it."""
+    daemon = make_daemon(top="", extra='[lora]\nport = 0\nstations = ["::1"]\n')
+    broken = daemon.folder / "packages" / package
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no libfoo.so')", "utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "edgehub", "--config", daemon.config, "run"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(broken.parent)},
+        timeout=END_TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 3
+    assert "Traceback" not in ended.stderr
+    said = ended.stderr.splitlines()[-1]
+    assert said.startswith(f"edgehub: the package {package} cannot be loaded: no libfoo.so ({hint}")
+
+
 def modes(folder: Path) -> dict[str, str]:
     """Return the permission bits of all in a folder, and of itself as `.`."""
     paths = [folder, *folder.rglob("*")]
