@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from edgehub.routes.query.body import PARTS_MAX, VALUES_MAX
 from edgehub.routes.query.values import UNDEFINED
 from tests.support.routes import a_message, matches, value_of
 
@@ -177,6 +178,18 @@ def test_what_is_no_json_object_makes_body_values_undefined(message):
 def test_odd_json_is_read_as_far_as_it_has_a_meaning(body, condition):
     """NaN, huge numbers, doubled names, lone surrogates and stray bytes spoil only themselves."""
     assert matches(condition, a_message(body=body))
+
+
+@pytest.mark.parametrize(
+    ("element", "odd", "at_most"),
+    [(b"[]", b"1", PARTS_MAX - 4), (b"1", b"1", VALUES_MAX - 5), (b"1", b"NaN", PARTS_MAX - 5)],
+    ids=["parts", "elements", "elements of odd JSON"],
+)
+def test_a_body_of_too_many_parts_is_not_read(element, odd, at_most):
+    """With one more element than there may be, all body values are undefined."""
+    for count, is_read in ((at_most, True), (at_most + 1, False)):
+        body = b'{"t": 1, "a": [' + (element + b",") * count + odd + b"]}"
+        assert matches("$body.t = 1", a_message(body=body)) is is_read
 
 
 def test_the_body_is_decoded_once_per_message():
