@@ -12,6 +12,7 @@ row; rows in flight are settled before the connection closes.
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from edgehub.devices.affinity.flags import Ownership
-from edgehub.devices.faults import DeviceError
+from edgehub.devices.faults import DeviceConnectionError, DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.affinity.flags import Flags
@@ -196,6 +197,48 @@ class UpstreamSessions:
         session = self._sessions.get(device_id)
         return device_id == self._hub_id or session is None or not session.is_ready
 
+    def may_open(self, device_id: str) -> bool:
+        """Return whether the device's own session is open, or may be opened now."""
+        session = self._sessions.get(device_id)
+        if session is None:
+            return self._send_state(device_id) is SendState.OPENING
+        return session.is_ready or self._is_opening(device_id, session)
+
+    @asynccontextmanager
+    async def use(self, device_id: str) -> AsyncIterator[None]:
+        """Keep the device's own session open for the length of the block, as rows would.
+
+        Raises:
+            DeviceConnectionError: It cannot be opened now.
+        """
+        self.count_staged(device_id, 1)
+        try:
+            await self._ready(device_id)
+            yield
+        finally:
+            self.count_staged(device_id, -1)
+
+    async def _ready(self, device_id: str) -> None:
+        session = self._session(device_id)
+        changed = asyncio.Event()
+
+        def notified(other: str) -> None:
+            if other == device_id:
+                changed.set()
+
+        self.add_listener(notified)
+        try:
+            while not session.is_ready:
+                if self._is_ending or not self._is_opening(device_id, session):
+                    raise DeviceConnectionError(device_id, "its session cannot be opened now")
+                changed.clear()
+                await changed.wait()
+        finally:
+            self.remove_listener(notified)
+
+    def _is_opening(self, device_id: str, session: _Session) -> bool:
+        return not session.is_paused and self._send_state(device_id) is SendState.OPENING
+
     def count_staged(self, device_id: str, rows: int) -> None:
         """Count rows that were read for a device; negative = they were sent, or put back.
 
@@ -287,8 +330,9 @@ class UpstreamSessions:
         """Start nothing any more, and cancel what runs; returns the tasks that end."""
         self._is_ending = True
         self._flags.remove_listener(self._ownership_changed)
-        for session in self._sessions.values():
+        for device_id, session in self._sessions.items():
             _cancel_timer(session)
+            self._notify(device_id)
         tasks = {session.task for session in self._sessions.values() if session.task is not None}
         for task in tasks:
             task.cancel()

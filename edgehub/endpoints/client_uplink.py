@@ -1,14 +1,15 @@
 """Twins and methods of clients at the peer upstream: requests up, changes and calls down.
 
-Owns which connection carries them. Invariants: nothing is sent before the peer has granted the
-subscription to answers; what a peer sends about a client for which the hub does not speak there is
-dropped.
+Owns which connection carries them: the hub's session, or one that a device has of its own.
+Invariants: nothing is sent before the peer has granted the subscription to answers; what a peer
+sends about a client for which the session does not speak there is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -24,7 +25,8 @@ from edgehub.mqtt.client_topics import (
 from edgehub.mqtt.packets import LEVEL_5, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from edgehub.endpoints.device_bound import DeviceBoundRelay
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
@@ -37,21 +39,46 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+class ClientSessions(Protocol):
+    """The sessions upstream that devices have of their own."""
+
+    def carries(self, device_id: str) -> bool:
+        """Return whether the session of a device is open, or may be opened now."""
+
+    def use(self, device_id: str) -> AbstractAsyncContextManager[None]:
+        """Keep the session of a device open for the length of the block.
+
+        Raises:
+            EdgeHubError: It cannot be opened now, or refuses a subscription.
+        """
+
+    def publish(self, device_id: str, topic: str, body: bytes) -> None:
+        """Publish over the session of a device with QoS 0; nothing while it is closed."""
+
+    def set_attached(self, device_id: str, attached: bool) -> None:
+        """Keep the session of a device open from now on, or as long as rows need it."""
+
+
 class ClientUplink:
-    """What the hub's session upstream carries of twins and methods, whatever its endpoint is.
+    """What sessions upstream carry of twins and methods, whatever their endpoint is.
 
     Args:
         hub_id: The hub's own client id here; at the peer it may have another one.
 
     Attributes:
-        changed: Called when `is_up` changes.
+        changed: Called when the sessions may have come or gone, with `is_up`.
+        session_changed: Called when the session of a device was opened or has ended.
     """
 
     def __init__(self, hub_id: str) -> None:
         self._hub_id = hub_id
         self._takers: dict[str, Take] = {}
         self._link: tuple[Client, str, bool] | None = None
+        self._sessions: ClientSessions | None = None
+        # By device, the families that it listens to here.
+        self._listening: dict[str, set[str]] = {}
         self.changed: list[Callable[[bool], None]] = []
+        self.session_changed: list[Callable[[str, bool], None]] = []
 
     @property
     def is_up(self) -> bool:
@@ -60,7 +87,40 @@ class ClientUplink:
 
     def speaks_for(self, client_id: str) -> bool:
         """Return whether the peer takes requests about a client at present."""
-        return self._link is not None and (self._link[2] or client_id == self._hub_id)
+        if self._link is None:
+            return False
+        return self._by_hub(client_id) or (
+            self._sessions is not None
+            and "/" not in client_id
+            and self._sessions.carries(client_id)
+        )
+
+    @asynccontextmanager
+    async def reach(self, client_id: str) -> AsyncIterator[None]:
+        """Keep the session open that carries what is about a client.
+
+        Raises:
+            EdgeHubError: It cannot be opened now.
+        """
+        if self._sessions is None or self._by_hub(client_id):
+            yield
+            return
+        async with self._sessions.use(client_id):
+            yield
+
+    def set_listening(self, client_id: str, family: str, listens: bool) -> None:
+        """Record that a client begins or ceases to listen here to what the peer sends."""
+        if "/" in client_id or client_id == self._hub_id:
+            return
+        families = self._listening.setdefault(client_id, set())
+        if listens:
+            families.add(family)
+        else:
+            families.discard(family)
+        if not families:
+            del self._listening[client_id]
+        if self._sessions is not None:
+            self._sessions.set_attached(client_id, bool(families))
 
     def serve(self, family: str, take: Take) -> None:
         """Hand what the peer sends of a family to `take(client_id, path, body)`."""
@@ -80,36 +140,81 @@ class ClientUplink:
         if self._link is None:
             return
         connection, own_id, for_all = self._link
-        client = own_id if client_id == self._hub_id else client_id
-        start = f"{OF_CLIENTS}{client}/" if for_all else OWN
+        if for_all:
+            client = own_id if client_id == self._hub_id else client_id
+            start = f"{OF_CLIENTS}{client}/"
+        else:
+            # A version in a request is understood between hubs, and breaks the topic for others.
+            start, version = OWN, None
         topic = start + client_levels(path, name, rid=rid, version=version)
-        properties = NO_PROPERTIES if connection.level >= LEVEL_5 else b""
-        connection.write(publish(topic.encode(), body, 0, qos=0, properties=properties))
+        if self._by_hub(client_id):
+            properties = NO_PROPERTIES if connection.level >= LEVEL_5 else b""
+            connection.write(publish(topic.encode(), body, 0, qos=0, properties=properties))
+        elif self._sessions is not None:
+            self._sessions.publish(client_id, topic, body)
 
     def begin(self, connection: Client, own_id: str, *, for_all: bool) -> None:
         """Use a connection; `own_id` is the hub's client id there."""
         self._link = connection, own_id, for_all
-        for call in self.changed:
-            call(True)
+        self._notify(True)
 
     def end(self) -> None:
         """Use no connection any more."""
         if self._link is not None:
             self._link = None
-            for call in self.changed:
-                call(False)
+            self._notify(False)
+
+    def attach(self, sessions: ClientSessions) -> None:
+        """Use the sessions of devices, which are up."""
+        self._sessions = sessions
+        for device_id in self._listening:
+            sessions.set_attached(device_id, True)
+        if self._link is not None:
+            self._notify(True)
+
+    def detach(self, sessions: ClientSessions) -> None:
+        """Use these sessions of devices no more."""
+        if self._sessions is sessions:
+            self._sessions = None
+
+    def is_attached(self, device_id: str) -> bool:
+        """Return whether a device that listens here has a session of its own for it."""
+        return self._sessions is not None and device_id in self._listening
+
+    def session_is(self, device_id: str, is_open: bool) -> None:
+        """Record that the session of a device was opened, or has ended."""
+        for call in self.session_changed:
+            call(device_id, is_open)
 
     def take(self, topic: str, body: bytes) -> None:
-        """Handle what the peer has sent."""
+        """Handle what the peer has sent over the hub's session."""
         parsed = parse_client_topic(topic)
         if parsed is None or self._link is None:
             return
         client_id = parsed.client
         if not client_id or client_id == self._link[1]:
             client_id = self._hub_id
-        take = self._takers.get(parsed.path.partition("/")[0])
-        if take is not None and self.speaks_for(client_id):
-            take(client_id, parsed, body)
+        if self._by_hub(client_id):
+            self._hand_on(client_id, parsed, body)
+
+    def take_from(self, device_id: str, topic: str, body: bytes) -> None:
+        """Handle what the peer has sent over the session of a device."""
+        parsed = parse_client_topic(topic)
+        if parsed is not None and not parsed.client:
+            self._hand_on(device_id, parsed, body)
+
+    def _by_hub(self, client_id: str) -> bool:
+        """Return whether the hub's session speaks for a client, while it is there."""
+        return self._link is not None and (self._link[2] or client_id == self._hub_id)
+
+    def _hand_on(self, client_id: str, path: ClientPath, body: bytes) -> None:
+        take = self._takers.get(path.path.partition("/")[0])
+        if take is not None:
+            take(client_id, path, body)
+
+    def _notify(self, is_up: bool) -> None:
+        for call in self.changed:
+            call(is_up)
 
 
 class ClientDownlink:

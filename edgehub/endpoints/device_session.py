@@ -141,7 +141,7 @@ class DeviceSession:
         self._waiting_bytes = 0
         self._request_bytes_max = 0
         """Largest packet of QoS 0 on this connection."""
-        self._listening: dict[str, asyncio.Future[bytes]] = {}
+        self._listening: dict[tuple[str, ...], asyncio.Future[bytes]] = {}
         self._progress_s = 0.0
         self._timer: TimerHandle | None = None
         self._link = self._link_options()
@@ -234,7 +234,7 @@ class DeviceSession:
         """Subscribe to messages to the device; returns a future of the peer's answer."""
         return self._open_client().request_subscribe([(topic_filter, 1)])
 
-    async def listen(self, topic_filter: str) -> None:
+    async def listen(self, *topic_filters: str) -> None:
         """Subscribe with QoS 0, once per connection, and wait until the peer has granted it.
 
         Raises:
@@ -242,16 +242,16 @@ class DeviceSession:
         """
         if not self.is_open:
             raise SessionError("the session is not open")
-        granted = self._listening.get(topic_filter)
+        granted = self._listening.get(topic_filters)
         if granted is None:
-            granted = self._open_client().request_subscribe([(topic_filter, 0)])
-            self._listening[topic_filter] = granted
+            granted = self._open_client().request_subscribe([(each, 0) for each in topic_filters])
+            self._listening[topic_filters] = granted
         try:
             codes = await asyncio.shield(granted)
         except LinkError as error:
             raise SessionError(f"the session ended: {error.reason}") from error
-        if not codes or codes[0] >= FIRST_FAILURE:
-            raise SessionError(f"the peer refuses a subscription to {topic_filter}")
+        if not codes or max(codes) >= FIRST_FAILURE:
+            raise SessionError(f"the peer refuses a subscription to {' or '.join(topic_filters)}")
 
     def publish(self, topic: bytes, body: bytes) -> None:
         """Publish with QoS 0: a request that is answered need not be confirmed.

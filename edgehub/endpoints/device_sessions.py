@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from edgehub.endpoints.device_bound import accept_publish
-from edgehub.endpoints.device_session import DeviceSession, SessionEnd
+from edgehub.endpoints.device_session import DeviceSession, SessionEnd, SessionError
 from edgehub.endpoints.device_twins import DeviceTwins
 from edgehub.endpoints.mqtt_link import VersionChoice
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.client_topics import OWN, OWN_FILTERS
 from edgehub.mqtt.packets import publish_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from edgehub.clock import Clock
+    from edgehub.endpoints.client_uplink import ClientUplink
     from edgehub.endpoints.device_bound import Accept
     from edgehub.endpoints.device_session import SessionOptions
     from edgehub.endpoints.device_twins import TwinAnswer
@@ -48,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 class DeviceSessions:
-    """An endpoint with a session for each device; implements `Endpoint`.
+    """An endpoint with a session for each device; implements `Endpoint` and `ClientSessions`.
 
     Args:
         hub: The hub's own session.
@@ -56,6 +60,7 @@ class DeviceSessions:
         on_behalf: The peer takes messages of devices from the hub's session too.
         clock: Timers.
         device_bound: Stores messages to devices, None = they are not subscribed to.
+        clients: Takes what concerns twins and methods of devices, None = nothing does.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class DeviceSessions:
         on_behalf: bool,
         clock: Clock,
         device_bound: Accept | None,
+        clients: ClientUplink | None = None,
     ) -> None:
         self.id: EndpointId = hub.id
         self.on_behalf = on_behalf
@@ -73,6 +79,7 @@ class DeviceSessions:
         self._options = options
         self._clock = clock
         self._device_bound = device_bound
+        self._clients = clients
         self._topics = IotHubTopics()
         self._version = VersionChoice(options.version, falls_back=options.falls_back)
         self._twins = DeviceTwins(timeout_s=options.connect_timeout_s)
@@ -81,6 +88,7 @@ class DeviceSessions:
         self._memo: dict[int, bytes | SendResult] = {}
         self._openings = asyncio.Semaphore(OPENINGS_MAX)
         self._wanted: set[str] = set()
+        self._attached: set[str] = set()
         self._guards: dict[str, SubscriptionGuard] = {}
         self.over_hub: Callable[[str], bool | None] = lambda _device_id: True
         """Returns whether a row goes over the hub's session, None = it cannot leave; set once."""
@@ -90,6 +98,10 @@ class DeviceSessions:
         """Called with the state of the hub's own session; set once."""
         self.listening: Callable[[str, bool], None] = lambda _device_id, _listens: None
         """Called with a device that begins or ceases to be subscribed here; set once."""
+        self.may_open: Callable[[str], bool] = lambda _device_id: False
+        """Returns whether a device has its session open, or may have it opened now; set once."""
+        self.in_use: Callable[[str], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
+        """Keeps the session of a device open for the length of the block; set once."""
 
     @property
     def state(self) -> str:
@@ -151,6 +163,55 @@ class DeviceSessions:
             await session.open()
         if device_id in self._wanted:
             self._subscribe(device_id, session)
+        if self._clients is not None:
+            self._clients.session_is(device_id, True)
+
+    # As `ClientSessions`.
+
+    def carries(self, device_id: str) -> bool:
+        """Return whether the session of a device is open, or may be opened now."""
+        return self.may_open(device_id)
+
+    @asynccontextmanager
+    async def use(self, device_id: str) -> AsyncIterator[None]:
+        """Keep the session of a device open, subscribed to what concerns twins and methods.
+
+        Raises:
+            EdgeHubError: It cannot be opened now, or refuses a subscription.
+        """
+        async with self.in_use(device_id):
+            try:
+                async with asyncio.timeout(self._options.connect_timeout_s):
+                    await self.session(device_id).listen(*OWN_FILTERS)
+            except TimeoutError as exc:
+                raise SessionError("no answer to a subscription in time") from exc
+            yield
+
+    def publish(self, device_id: str, topic: str, body: bytes) -> None:
+        """Publish over the session of a device with QoS 0; nothing while it is closed."""
+        session = self.session(device_id)
+        if not session.is_open:
+            return
+        try:
+            session.publish(topic.encode(), body)
+        except SessionError as error:
+            log.warning("device.request_not_sent", device_id=device_id, reason=str(error))
+
+    def set_attached(self, device_id: str, attached: bool) -> None:
+        """Keep the session of a device open for what the peer sends about its twin and methods."""
+        is_new = attached and device_id not in self._attached
+        if attached:
+            self._attached.add(device_id)
+        else:
+            self._attached.discard(device_id)
+        self._listening_changed(device_id)
+        if is_new and self._clients is not None and self.session(device_id).is_open:
+            self._clients.session_is(device_id, True)
+
+    def _listening_changed(self, device_id: str) -> None:
+        self.listening(device_id, device_id in self._wanted or device_id in self._attached)
+
+    # Twins of devices that are kept in them.
 
     async def twin(self, device_id: str) -> TwinAnswer:
         """Read a device's twin over its session.
@@ -233,12 +294,12 @@ class DeviceSessions:
         session = self._sessions.get(device_id)
         if session is not None and session.is_open:
             self._subscribe(device_id, session)
-        self.listening(device_id, True)
+        self._listening_changed(device_id)
 
     def unsubscribe_device(self, device_id: str) -> None:
         """Take no messages to a device from its next session on; the peer keeps them."""
-        self.listening(device_id, False)
         self._wanted.discard(device_id)
+        self._listening_changed(device_id)
         self._guards.pop(device_id, None)
 
     def _subscribe(self, device_id: str, session: DeviceSession) -> None:
@@ -286,12 +347,16 @@ class DeviceSessions:
 
     def _link_up(self) -> None:
         self.link_changed(True)
+        if self._clients is not None:
+            self._clients.attach(self)
 
     def _link_down(self) -> None:
         for session in self._sessions.values():
             if session.is_open:
                 session.abort("the link is down")
         self.link_changed(False)
+        if self._clients is not None:
+            self._clients.detach(self)
 
     def _session_ended(self, device_id: str, end: SessionEnd, reason: str) -> None:
         self._busy.discard(self._sessions[device_id])
@@ -300,6 +365,8 @@ class DeviceSessions:
             if guard.blamed:
                 end, reason = SessionEnd.LOST, "closed by the peer over the device's subscription"
         self._twins.ended(device_id, reason)
+        if self._clients is not None:
+            self._clients.session_is(device_id, False)
         if end is not SessionEnd.CLOSED:
             self.ended(device_id, end, reason)
 
@@ -311,8 +378,12 @@ class DeviceSessions:
             self._drop(session, packet, "malformed")
             return
         match = _TOPIC.fullmatch(packet.topic)
-        is_answer = self._twins.take(device_id, packet)
-        if is_answer or accept is None or match is None or match.group(1) != device_id:
+        is_own = self._twins.take(device_id, packet)
+        if not is_own and self._clients is not None and packet.topic.startswith(OWN):
+            is_own = True
+            if packet.body is not None:
+                self._clients.take_from(device_id, packet.topic, packet.body)
+        if is_own or accept is None or match is None or match.group(1) != device_id:
             session.acknowledge(packet)
             return
         done = session.acknowledgement(packet)

@@ -74,9 +74,9 @@ class DeviceTwins:
         return await self._request(session, _REPORT, patch)
 
     def take(self, device_id: str, packet: IncomingPublish) -> bool:
-        """Handle an answer; False = the message is none."""
+        """Handle an answer; False = the message is none to a request of this kind."""
         found = None if packet.topic is None else _ANSWER.fullmatch(packet.topic)
-        if found is None:
+        if found is None or f".{self._mark}." not in found[2]:
             return False
         status, request_id = found.groups()
         owner, answer = self._requests.get(request_id, ("", None))

@@ -265,6 +265,8 @@ class DevicesPart(Part):
         sessions.ended = ended
         sessions.link_changed = upstream.link_changed
         sessions.listening = upstream.listening
+        sessions.may_open = upstream.may_open
+        sessions.in_use = upstream.use
         return upstream
 
     def status(self) -> dict[str, Any]:

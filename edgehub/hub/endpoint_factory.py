@@ -281,7 +281,7 @@ class EndpointFactory:
     ) -> Callable[[DeviceBoundRelay | None], ClientDownlink] | None:
         if not options.twins:
             return None
-        for_all = not is_azure(options.host)
+        for_all = options.identity == "hub" and not is_azure(options.host)
         return lambda relay: ClientDownlink(
             endpoint_id, self._clients, own_id=client_id, for_all=for_all, relay=relay
         )
@@ -310,6 +310,7 @@ class EndpointFactory:
             on_behalf=options.on_behalf,
             clock=self._clock,
             device_bound=self._device_bound if options.device_bound else None,
+            clients=self._clients if options.twins else None,
         )
         return Destination(
             endpoint=sessions, relay=sessions if sessions.relays else None, sessions=sessions

@@ -64,7 +64,7 @@ class MethodsPart(Part):
         clients.serve("methods", self._take)
         uplink.serve("methods", self._called)
         clients.hub_changed.append(self.methods.listening_changed)
-        listener.follow(ClientTopic.METHODS, self.methods.listening_changed)
+        listener.follow(ClientTopic.METHODS, self._listening)
 
     async def run(self) -> None:
         """Carry out calls of the peer upstream."""
@@ -112,6 +112,10 @@ class MethodsPart(Part):
         )
         # In its turn among all that happens to its device.
         self._queues.of(way.client_id.partition("/")[0]).call(RequestKind.METHOD, send)
+
+    def _listening(self, client_id: str, listens: bool) -> None:
+        self._uplink.set_listening(client_id, "methods", listens)
+        self.methods.listening_changed(client_id, listens)
 
     def _take(self, request: RoutedRequest, settle: Settle, token: int) -> None:
         self.methods.answered(request.way, request.request_id, request.name, request.body)

@@ -20,7 +20,7 @@ from edgehub.message import Message, Refusal
 from edgehub.mqtt.client_topics import DESIRED, GET_TWIN
 from edgehub.operations.twins import TwinOperations
 from edgehub.routes.source import TWIN_CHANGES
-from edgehub.settings.derived import peer_has_twin, twin_warnings
+from edgehub.settings.derived import twin_warnings, twins_upstream
 from edgehub.twins.document import TwinError, parse_patch, write_json
 from edgehub.twins.synchroniser import NOT_MODIFIED, TwinSynchroniser
 from edgehub.twins.table import TwinTable
@@ -95,6 +95,7 @@ class TwinsPart(Part):
     ) -> None:
         self._hub_id = hub_id
         self._settings = settings
+        self._is_upstream = twins_upstream(settings, hub_id)
         self._store = store
         self._router = router
         self._identities = identities
@@ -105,12 +106,11 @@ class TwinsPart(Part):
             TwinTable(store), identities, hub_id=hub_id, bytes_max=settings.mqtt.twins_bytes_max
         )
         twins.desired_changed.append(self._send_desired)
-        self._sync = sync = TwinSynchroniser(
-            twins, uplink, clock, is_wanted=lambda client_id: bool(clients.ways(client_id, DESIRED))
-        )
+        self._sync = sync = TwinSynchroniser(twins, uplink, clock, is_wanted=self._is_wanted)
         twins.reported_changed.append(sync.due)
         uplink.serve("twin", sync.take)
         uplink.changed.append(sync.link_changed)
+        uplink.session_changed.append(sync.session_changed)
         self._uplink = uplink
         # Answers go where a request came from; following them lets clients subscribe.
         listener.follow(ClientTopic.TWIN_ANSWERS, lambda _client_id, _listens: None)
@@ -133,35 +133,42 @@ class TwinsPart(Part):
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply the bound, and count by the identities in force."""
         self._settings = configuration.settings
+        self._is_upstream = twins_upstream(configuration.settings, self._hub_id)
         self.twins.bound.limit = configuration.settings.mqtt.twins_bytes_max
         self.twins.recount()
         return {}
 
     def status(self) -> dict[str, Any]:
         """Return figures of twins."""
-        has_peer = peer_has_twin(self._settings, self._hub_id, self._hub_id)
         document = {
             "count": len(self.twins),
             "bytes": self.twins.bound.used,
             "requests_total": self._requests_total,
             "refused_total": self._refused_total,
             "synchronised": self._uplink.is_up,
-            "unsent": self.twins.unsent if has_peer else 0,
+            "unsent": sum(map(self._is_upstream, self.twins.unsent())),
+            "local": len(self.twins) - sum(map(self._is_upstream, self.twins.ids())),
         }
         return {"twins": document}
 
     def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """List a bound that is nearly used up, and what is not synchronised."""
-        del shown
         nearly_full = bound_warnings("twins", [self.twins.bound.statistics()])
-        return [*nearly_full, *twin_warnings(self._settings)]
+        found = [*nearly_full, *twin_warnings(self._settings)]
+        local = shown["twins"]["local"]
+        if local and self._is_upstream("device"):
+            found.append(
+                f"twins: {local} of modules are served here and not synchronised: the peer upstream"
+                " has a session for each device, and none for modules"
+            )
+        return found
 
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of twins."""
         return TwinOperations(
             self.twins,
             is_known=self._is_known,
-            is_owned=lambda client_id: peer_has_twin(self._settings, client_id, self._hub_id),
+            is_owned=self._is_owned,
         ).table()
 
     def _is_known(self, client_id: str) -> bool:
@@ -178,7 +185,15 @@ class TwinsPart(Part):
             )
         )
 
+    def _is_owned(self, client_id: str) -> bool:
+        return self._is_upstream(client_id)
+
+    def _is_wanted(self, client_id: str) -> bool:
+        listens = self._clients.ways(client_id, DESIRED)
+        return bool(listens) or self._uplink.is_attached(client_id)
+
     def _listening(self, client_id: str, listens: bool) -> None:
+        self._uplink.set_listening(client_id, "twin", listens)
         if listens and not self._sync.is_fresh(client_id):
             self._sync.due(client_id)
 

@@ -11,7 +11,7 @@ from edgehub.mqtt.azure import is_azure
 from edgehub.settings.endpoints import MqttEndpointSettings, identity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from edgehub.settings.broker import BrokerSettings
     from edgehub.settings.model import Settings
@@ -38,12 +38,17 @@ def mapper_topics(settings: Settings) -> tuple[str, ...]:
     return f"{settings.mapper.topic_root}/#", f"{settings.mapper.topic_prefix}/#"
 
 
-def peer_has_twin(settings: Settings, client_id: str, hub_id: str) -> bool:
-    """Return whether the peer upstream says what is desired of a client."""
+def twins_upstream(settings: Settings, hub_id: str) -> Callable[[str], bool]:
+    """Return what says of a client whether the peer upstream has its twin."""
     upstream = settings.upstream
     if not isinstance(upstream, MqttEndpointSettings) or not upstream.twins:
-        return False
-    return client_id == hub_id or not is_azure(upstream.host)
+        return lambda _client_id: False
+    if upstream.identity == "device":
+        # Modules have no session of their own.
+        return lambda client_id: "/" not in client_id or client_id == hub_id
+    if is_azure(upstream.host):
+        return lambda client_id: client_id == hub_id
+    return lambda _client_id: True
 
 
 def is_edge_hub_module(settings: Settings) -> bool:
@@ -61,10 +66,12 @@ def is_edge_hub_module(settings: Settings) -> bool:
 def twin_warnings(settings: Settings) -> Iterator[str]:
     """List what of twins is not what it seems."""
     upstream = settings.upstream
-    if isinstance(upstream, MqttEndpointSettings) and upstream.twins and is_azure(upstream.host):
+    if not isinstance(upstream, MqttEndpointSettings) or not upstream.twins:
+        return
+    if is_azure(upstream.host) and upstream.identity == "hub":
         yield (
-            "upstream.twins: Azure IoT Hub has the twin of the gateway itself; those of devices and"
-            " modules stay on this hub"
+            "upstream.twins: only the gateway's own twin is synchronised with Azure IoT Hub; those "
+            "of devices and modules are served here, unless identity = device"
         )
 
 

@@ -160,8 +160,9 @@ class MqttEndpointSettings(EndpointSettings):
     )
     twins: bool = Field(
         default=False,
-        description="Keep twins equal to those of the peer, and take calls of methods from it: a "
-        "parent hub's for all devices, Azure IoT Hub's for the gateway itself; upstream only.",
+        description="Keep twins equal to those of the peer, and take calls of methods from it: of "
+        "all clients at a parent hub, of the gateway alone at Azure IoT Hub, and of devices "
+        "with identity = device; upstream only.",
     )
     identity: Literal["hub", "device"] = Field(
         default="hub",
@@ -246,7 +247,7 @@ class MqttEndpointSettings(EndpointSettings):
             msg = "twins = true with topic; only hubs, and Azure IoT Hub, have twins"
             raise ValueError(msg)
         if self.identity == "device":
-            unfit = [name for name in ("topic", "batches", "twins") if getattr(self, name)]
+            unfit = [name for name in ("topic", "batches") if getattr(self, name)]
             if unfit:
                 msg = f"identity = device with {unfit[0].replace('batches', 'batch')}"
                 raise ValueError(msg)

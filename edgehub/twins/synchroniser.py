@@ -35,6 +35,7 @@ from edgehub.twins.document import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from edgehub.clock import Clock
     from edgehub.message import Refusal
@@ -75,6 +76,13 @@ class TwinPeer(Protocol):
 
     def speaks_for(self, client_id: str) -> bool:
         """Return whether it takes requests about a client at present."""
+
+    def reach(self, client_id: str) -> AbstractAsyncContextManager[None]:
+        """Keep open what carries requests about a client.
+
+        Raises:
+            EdgeHubError: It cannot be opened now.
+        """
 
     def send(
         self,
@@ -169,11 +177,23 @@ class TwinSynchroniser:
                     self._due[client_id] = None
             self._wake.set()
             return
-        for _, answer in self._requests.values():
-            if not answer.done():
-                answer.set_exception(PeerSilentError("the link upstream is down"))
+        self._fail_requests("the link upstream is down")
         for client_id in list(self._waiters):
             self._release(client_id)
+
+    def session_changed(self, client_id: str, is_open: bool) -> None:
+        """Record that the session that carries one client was opened, or has ended."""
+        self._fresh.discard(client_id)
+        self._unknown.discard(client_id)
+        if not is_open:
+            self._fail_requests("its session has ended", of=client_id)
+        elif self._twins.is_unsent(client_id) or self._is_wanted(client_id):
+            self.due(client_id)
+
+    def _fail_requests(self, reason: str, *, of: str | None = None) -> None:
+        for client_id, answer in self._requests.values():
+            if of in {None, client_id} and not answer.done():
+                answer.set_exception(PeerSilentError(reason))
 
     def take(self, client_id: str, path: ClientPath, body: bytes) -> None:
         """Handle what the peer sends about a twin."""
@@ -204,7 +224,7 @@ class TwinSynchroniser:
             self._busy.add(client_id)
             try:
                 await self._synchronise(client_id)
-            except PeerSilentError as error:
+            except EdgeHubError as error:
                 log.info("twins.peer_silent", client_id=client_id, reason=str(error))
                 self._again(client_id)
             finally:
@@ -233,10 +253,11 @@ class TwinSynchroniser:
     async def _synchronise(self, client_id: str) -> None:
         if not self._peer.speaks_for(client_id) or client_id in self._unknown:
             return
-        if client_id not in self._fresh:
-            await self._refresh(client_id)
-        if self._twins.is_unsent(client_id) and client_id not in self._unknown:
-            await self._push(client_id)
+        async with self._peer.reach(client_id):
+            if client_id not in self._fresh:
+                await self._refresh(client_id)
+            if self._twins.is_unsent(client_id) and client_id not in self._unknown:
+                await self._push(client_id)
 
     async def _refresh(self, client_id: str) -> None:
         known = self._twins.get(client_id).desired_version if client_id in self._twins else None

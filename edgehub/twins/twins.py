@@ -68,10 +68,9 @@ class ClientTwins:
         """Return the clients that have a twin."""
         return iter(self._documents)
 
-    @property
-    def unsent(self) -> int:
-        """Return how many clients reported what the peer upstream does not have."""
-        return len(self._unsent)
+    def unsent(self) -> Iterator[str]:
+        """Return the clients that reported what no peer upstream has."""
+        return iter(self._unsent)
 
     def is_unsent(self, client_id: str) -> bool:
         """Return whether a client reported what the peer upstream does not have."""

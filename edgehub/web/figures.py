@@ -104,6 +104,7 @@ FIGURES: Final = (
         "Twins of which the peer upstream does not have all reports.",
         "twins.unsent",
     ),
+    Figure("twins_local", "Twins that no peer upstream has.", "twins.local"),
     Figure("twin_requests_total", "Requests of clients about twins.", "twins.requests_total"),
     Figure("twin_requests_refused_total", "Of them refused.", "twins.refused_total"),
     Figure("methods_open", "Calls of methods without an answer yet.", "methods.open"),

@@ -87,16 +87,17 @@ class TwinResponder:
         twin = self.twin(device_id)
         if kind == "GET":
             return 200, json.dumps(twin).encode(), ""
-        _merge(twin["reported"], json.loads(patch))
+        merge(twin["reported"], json.loads(patch))
         twin["reported"]["$version"] += 1
         return 204, b"", f"&$version={twin['reported']['$version']}"
 
 
-def _merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
+def merge(into: dict[str, Any], patch: dict[str, Any]) -> None:
+    """Merge a JSON merge patch into an object."""
     for name, value in patch.items():
         if value is None:
             into.pop(name, None)
         elif isinstance(value, dict):
-            _merge(into.setdefault(name, {}), value)
+            merge(into.setdefault(name, {}), value)
         else:
             into[name] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import pytest
@@ -130,6 +131,53 @@ def test_a_device_without_an_election_keeps_no_session():
         assert traffic.link.log == ["open", "close"]
 
     in_traffic(test)
+
+
+def test_a_request_opens_the_session_of_its_device_and_keeps_it_for_as_long():
+    """As rows do; a device that was never elected has it no longer."""
+
+    async def test(world, _hub, traffic):
+        assert traffic.sessions.may_open("d")
+        async with traffic.sessions.use("d"):
+            assert traffic.link.is_open
+            assert traffic.sessions.may_open("d")
+            await world.clock.sleep(1)
+        await world.clock.sleep(1)
+        assert traffic.link.log == ["open", "close"]
+        assert traffic.sessions.statistics().open == 0
+
+    in_traffic(test)
+
+
+@pytest.mark.parametrize("on_behalf", [False, True])
+@pytest.mark.parametrize("change", ["lost", "link down", "ended"])
+def test_a_request_does_not_wait_for_a_session_that_cannot_be_opened(change, on_behalf):
+    """It fails at once, also if that turns out while it waits."""
+
+    async def test(world, hub, traffic):
+        owns(hub)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(fails(traffic))
+            await asyncio.sleep(0)
+            if change == "lost":
+                loses(hub)
+            elif change == "link down":
+                traffic.sessions.link_changed(False)
+            else:
+                traffic.sessions.stop()
+            await world.clock.sleep(1)
+            assert waiting.done()
+            await fails(traffic)
+        assert not traffic.sessions.may_open("d") or change == "ended"
+
+    in_traffic(test, on_behalf=on_behalf)
+
+
+async def fails(traffic: Traffic) -> None:
+    """Use the session of the device, which is not possible."""
+    with pytest.raises(DeviceConnectionError, match="cannot be opened now"):
+        async with traffic.sessions.use("d"):
+            pytest.fail("it was opened")
 
 
 @pytest.mark.parametrize("on_behalf", [False, True])

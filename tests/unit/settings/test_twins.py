@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgehub.settings import Settings, SettingsError, check_settings
-from edgehub.settings.derived import peer_has_twin, twin_warnings
+from edgehub.settings.derived import twin_warnings, twins_upstream
 
 
 def settings(**upstream: Any) -> Settings:
@@ -16,28 +16,37 @@ def settings(**upstream: Any) -> Settings:
     return check_settings({"hub_id": "gw", "upstream": section}, file=None)
 
 
-def test_only_the_peer_that_the_settings_name_has_twins() -> None:
-    """A parent hub those of all, Azure that of the gateway, which is said; others none."""
-    parent, azure = settings(twins=True), settings(twins=True, host="x.azure-devices.net")
-    assert [peer_has_twin(parent, each, "gw") for each in ("gw", "d")] == [True, True]
-    assert [peer_has_twin(azure, each, "gw") for each in ("gw", "d")] == [True, False]
-    assert not peer_has_twin(settings(), "gw", "gw")
-    assert not peer_has_twin(check_settings({"hub_id": "gw"}, file=None), "gw", "gw")
-    assert list(twin_warnings(parent)) == []
-    assert "stay on this hub" in next(twin_warnings(azure))
+AZURE = "x.azure-devices.net"
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("upstream", "has"),
     [
-        ({"topic": "a/{device}"}, "twins = true with topic"),
-        ({"identity": "device"}, "identity = device with twins"),
+        ({"twins": True}, {"gw", "d", "d/m", "gw/m"}),
+        ({"twins": True, "host": AZURE}, {"gw"}),
+        ({"twins": True, "host": AZURE, "identity": "device"}, {"gw", "d"}),
+        ({}, set()),
     ],
+    ids=["a parent hub", "Azure", "Azure, sessions of devices", "without twins"],
 )
-def test_what_has_no_twins_is_refused(changed: dict[str, Any], said: str) -> None:
-    """A plain broker, and sessions of devices."""
-    with pytest.raises(SettingsError, match=said):
-        settings(twins=True, **changed)
+def test_whose_twins_the_peer_has(upstream: dict[str, Any], has: set[str]) -> None:
+    """Where that of a device is never synchronised, the check of the settings says so."""
+    found = settings(**upstream)
+    assert set(filter(twins_upstream(found, "gw"), ("gw", "d", "d/m", "gw/m"))) == has
+    assert bool(list(twin_warnings(found))) == (has == {"gw"})
+
+
+def test_no_upstream_has_twins_without_settings() -> None:
+    """A hub that only collects serves them alone."""
+    found = check_settings({"hub_id": "gw"}, file=None)
+    assert not twins_upstream(found, "gw")("gw")
+    assert not list(twin_warnings(found))
+
+
+def test_a_plain_broker_has_no_twins() -> None:
+    """A topic of its own makes it one."""
+    with pytest.raises(SettingsError, match="twins = true with topic"):
+        settings(twins=True, topic="a/{device}")
 
 
 def test_other_endpoints_have_none() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from edgehub.clock import ManualClock
+from edgehub.devices.faults import DeviceConnectionError
 from edgehub.mqtt.client_topics import DESIRED, GET_TWIN, REPORT, TWIN_RESULT, ClientPath
 from edgehub.twins.document import ClientTwin, merged, size_of
 from edgehub.twins.synchroniser import (
@@ -42,11 +44,19 @@ class Peer:
     def __init__(self) -> None:
         self.is_up = False
         self.foreign: set[str] = set()
+        self.closed: set[str] = set()
         self.requests: list[Request] = []
 
     def speaks_for(self, client_id: str) -> bool:
         """Return whether requests about a client are sent at all."""
         return self.is_up and client_id not in self.foreign
+
+    @contextlib.asynccontextmanager
+    async def reach(self, client_id: str) -> AsyncIterator[None]:
+        """Fail for clients whose session cannot be opened."""
+        if client_id in self.closed:
+            raise DeviceConnectionError(client_id, "refused")
+        yield
 
     def send(
         self,
@@ -144,6 +154,25 @@ async def bench() -> AsyncIterator[Bench]:
     await asyncio.wait({task})
 
 
+async def test_a_session_that_cannot_be_opened_is_tried_again(bench: Bench) -> None:
+    """After a minute, or once it was opened for something else; others go on."""
+    bench.peer.closed.add("d")
+    await bench.link()
+    bench.report("d", {"a": 1})
+    bench.report("e", {"a": 1})
+    assert (await bench.next()).client_id == "e"
+    bench.peer.closed.clear()
+    assert not bench.peer.requests
+    await bench.clock.advance(RETRY_S)
+    read = await bench.next()
+    assert (read.client_id, read.path) == ("d", GET_TWIN)
+    bench.sync.session_changed("d", False)
+    bench.sync.session_changed("d", True)
+    again = await bench.next()
+    assert again == read._replace(rid=again.rid)
+    assert again.rid != read.rid
+
+
 async def test_an_outage_ends_with_one_request_each_way(bench: Bench) -> None:
     """What was reported meanwhile is one patch, on top of what the peer has."""
     for number in range(50):
@@ -160,7 +189,7 @@ async def test_an_outage_ends_with_one_request_each_way(bench: Bench) -> None:
     request = await bench.next()
     assert request.body == {"n": None}
     await bench.answer(request, 204)
-    assert bench.twins.unsent == 0
+    assert not list(bench.twins.unsent())
     assert bench.twins.get("d").reported == {"other": True, "list": [49]}
     assert bench.peer.requests == []
 
@@ -173,7 +202,7 @@ async def test_a_long_report_is_sent_in_pieces(bench: Bench) -> None:
     await bench.answer(await bench.next(), 304)
     arrived: dict[str, Any] = {}
     pieces = 0
-    while bench.twins.unsent:
+    while list(bench.twins.unsent()):
         request = await bench.next()
         assert size_of(request.body) <= PIECE_BYTES
         arrived = merged(arrived, request.body)
