@@ -21,6 +21,7 @@ from pyspark.sql.types import BooleanType
 from analytics.args import EXPECTED_DAYS
 from analytics.errors import InputError
 from analytics.files import literal
+from analytics.session import is_small
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -103,11 +104,10 @@ def survey(spark: SparkSession, files: Files, args: JobArgs) -> Survey:
     unlisted = [hub for hub in found if found[hub].keys() - listed[hub].keys()]
     torn: dict[str, set[str]] = defaultdict(set)
     if unlisted:
-        unpacked = _content(spark, [folders[hub] for hub in unlisted], "*.jsonl.gz")
-        unpacks = F.udf(is_whole, BooleanType(), useArrow=False)
-        wrong = unpacked.where(~unpacks("content"))
-        for row in wrong.select("path").collect():
-            hub, name = _place(row["path"])
+        size = sum(segment.size for hub in unlisted for segment in found[hub].values())
+        packed = _content(spark, [folders[hub] for hub in unlisted], "*.jsonl.gz")
+        for path in _torn(packed, size):
+            hub, name = _place(path)
             torn[hub].add(name)
     return judged(folders, found, listed, torn)
 
@@ -169,6 +169,16 @@ def is_whole(packed: bytes) -> bool:
     except (EOFError, OSError, zlib.error):
         return False
     return bool(packed)
+
+
+def _torn(packed: DataFrame, size: int) -> list[str]:
+    """Return the gzip files that cannot be unpacked to their end; `size` is that of all."""
+    if is_small(size):
+        # Starting Python beside Java takes longer than to unpack them here.
+        read = packed.select("path", "content").collect()
+        return [row["path"] for row in read if not is_whole(bytes(row["content"]))]
+    unpacks = F.udf(is_whole, BooleanType(), useArrow=False)
+    return [row["path"] for row in packed.where(~unpacks("content")).select("path").collect()]
 
 
 def _damage(

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
-from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -27,6 +26,7 @@ from analytics.errors import EXIT_INTERRUPTED, EXIT_PARTIAL, AnalyticsError
 from analytics.files import Files
 from analytics.history import history
 from analytics.hubs import expected_hubs, survey
+from analytics.kept import keep_lines
 from analytics.page.page import page
 from analytics.session import adapt
 from analytics.tables import share, tables
@@ -116,7 +116,7 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
     lines = None
     if surveyed.folders:
-        lines = readers.read_lines(spark, surveyed, args).persist(StorageLevel.DISK_ONLY)
+        lines = keep_lines(readers.read_lines(spark, surveyed, args), surveyed.size)
         tally = readers.tally(lines).collect()
         repeated = {row["hub"] for row in tally if row["copies"]}
         days |= quality.counted(tally, readers.clones(lines, repeated).collect())

@@ -46,6 +46,11 @@ _WORTH_IT: Final = {
 """Ten times Java's own."""
 
 
+def is_small(size: int) -> bool:
+    """Return whether segments of so many bytes are a small day."""
+    return size <= SMALL_BYTES
+
+
 def adapt(spark: SparkSession, size: int) -> None:
     """Set up the session's SQL for a date.
 
@@ -57,7 +62,7 @@ def adapt(spark: SparkSession, size: int) -> None:
         spark.conf.set(name, value)
     started_with = spark.sparkContext.getConf()
     for name, small in _SMALL.items():
-        if size <= SMALL_BYTES:
+        if is_small(size):
             spark.conf.set(name, small)
         elif started_with.contains(name):
             spark.conf.set(name, str(started_with.get(name)))
@@ -71,7 +76,7 @@ def java_options(size: int | None) -> list[str]:
     Args:
         size: Bytes of the date's segments, None where they are not known before Java runs.
     """
-    if size is not None and size <= SMALL_BYTES:
+    if size is not None and is_small(size):
         return list(_SMALL_JAVA)
     # Each step has code of its own, made for it: only what runs for long is worth the second
     # compiler, which took a quarter of all time for ten million lines.

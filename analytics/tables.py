@@ -1,7 +1,6 @@
 """All questions in their order, and what they share.
 
-Owns which frames are kept. Each kept one is computed when it is made and cut off from its plan:
-plans that grow from question to question cost more than the questions.
+Owns which frames are kept; each is computed when it is made.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from analytics import schemas
+from analytics.kept import keep
 from analytics.transforms.backlog import backlog
 from analytics.transforms.balance import balance, left_behind
 from analytics.transforms.ends import ends
@@ -70,13 +70,13 @@ def share(lines: DataFrame, *, has_several_stores: bool) -> Shared:
         lines: Good lines without copies.
         has_several_stores: Whether a hub had more than one database file.
     """
-    kept = _keep(marks(lines))
-    summed = _keep(flows(lines))
-    moved = _keep(queue_flows(summed))
+    kept = keep(marks(lines))
+    summed = keep(flows(lines))
+    moved = keep(queue_flows(summed))
     if has_several_stores:
-        left = _keep(left_behind(kept, moved))
+        left = keep(left_behind(kept, moved))
         kept, moved = kept.unionByName(left), moved.unionByName(left_flows(left))
-    balanced = _keep(balance(moved, kept))
+    balanced = keep(balance(moved, kept))
     return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
 
 
@@ -93,36 +93,29 @@ def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
 
 
 def _starvation(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
-    changes = _keep(outages(shared.marks, shared.summed))
+    changes = keep(outages(shared.marks, shared.summed))
     stepped = steps(shared.lines, shared.marks, shared.summed, shared.moved, changes)
-    found = _keep(spells(stepped, args.starved_after_s * 1000))
-    served = _keep(services(shared.lines))
-    windows = _keep(starvation(found, served, args.idle_after_s * 1000))
+    found = keep(spells(stepped, args.starved_after_s * 1000))
+    served = keep(services(shared.lines))
+    windows = keep(starvation(found, served, args.idle_after_s * 1000))
     return {
-        "starvation_windows": _keep(_placed(windows, args)),
-        "starvation": _keep(starved_queues(windows)),
+        "starvation_windows": keep(_placed(windows, args)),
+        "starvation": keep(starved_queues(windows)),
     }
 
 
 def _sums(shared: Shared) -> dict[str, DataFrame]:
-    ended = _keep(ends(shared.lines))
+    ended = keep(ends(shared.lines))
     buckets = histogram(ended)
     return {
         "balance": shared.balanced,
         "expiry": expiry(ended),
         "waiting_histogram": buckets,
-        "waiting": _keep(percentiles(buckets)),
-        "backlog": _keep(backlog(shared.moved, shared.balanced)),
-        "losses": _keep(losses(shared.summed)),
-        "unserved": _keep(unserved(shared.marks, shared.summed, shared.moved)),
+        "waiting": keep(percentiles(buckets)),
+        "backlog": keep(backlog(shared.moved, shared.balanced)),
+        "losses": keep(losses(shared.summed)),
+        "unserved": keep(unserved(shared.marks, shared.summed, shared.moved)),
     }
-
-
-def _keep(frame: DataFrame) -> DataFrame:
-    # Where executors may be lost, and with them what only they have, spark.checkpoint.dir is set.
-    if frame.sparkSession.sparkContext.getCheckpointDir():
-        return frame.checkpoint(eager=True)
-    return frame.localCheckpoint(eager=True)
 
 
 def _placed(windows: DataFrame, args: JobArgs) -> DataFrame:
