@@ -96,11 +96,13 @@ class DeviceBoundRelay:
     Args:
         endpoint_id: For log lines.
         accept: Stores a message.
+        only: The one device whose messages the peer allows, None = those of all.
     """
 
-    def __init__(self, endpoint_id: str, accept: Accept) -> None:
+    def __init__(self, endpoint_id: str, accept: Accept, *, only: str | None = None) -> None:
         self._endpoint_id = endpoint_id
         self._accept = accept
+        self._only = only
         self._wanted: set[str] = set()
         self._subscribed: set[str] = set()
         self._changed = asyncio.Event()
@@ -109,6 +111,8 @@ class DeviceBoundRelay:
 
     def subscribe(self, device_id: str) -> None:
         """Relay messages to a device that is connected and subscribed here."""
+        if self._only not in {None, device_id}:
+            return
         self._wanted.add(device_id)
         self._changed.set()
 

@@ -79,6 +79,8 @@ class MqttOptions:
         rows_max: Unconfirmed PUBLISHes that the peer allows, None = it sets no bound.
         row_bytes_max: Largest packet that the peer takes, None = not known.
         ack_timeout_s: After so long without a PUBACK or progress the link is closed.
+        relays_own_only: Messages to the client of the link alone are relayed: the peer closes over
+            a subscription to those of others.
     """
 
     link: LinkOptions
@@ -87,6 +89,7 @@ class MqttOptions:
     rows_max: int | None = None
     row_bytes_max: int | None = None
     ack_timeout_s: float = 30.0
+    relays_own_only: bool = False
 
 
 class Downlink(Protocol):
@@ -130,7 +133,10 @@ class MqttEndpoint(LinkedEndpoint):
         self._clock = clock
         self._version = VersionChoice(options.link.level, falls_back=options.falls_back)
         self._link = LinkState(endpoint_id, clock=clock, rng=rng)
-        self._relay = None if device_bound is None else DeviceBoundRelay(endpoint_id, device_bound)
+        self._relay = None
+        if device_bound is not None:
+            only = options.link.client_id if options.relays_own_only else None
+            self._relay = DeviceBoundRelay(endpoint_id, device_bound, only=only)
         self._downlink: Downlink | None = downlink or self._relay
         if clients is not None:
             self._downlink = clients(self._relay)

@@ -269,6 +269,7 @@ class EndpointFactory:
                 payloads=self._payloads(endpoint_id, options, client_id),
                 row_bytes_max=options.row_bytes_max,
                 ack_timeout_s=options.ack_timeout_s,
+                relays_own_only=is_azure(options.host),
             ),
             clock=self._clock,
             rng=self.rng,

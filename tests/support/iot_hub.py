@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hashlib
 import hmac
 import itertools
 import json
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "hub.azure-devices.net"
+API = "?api-version=2021-04-12"
 MESSAGE_BYTES_MAX = 256 * 1024
 WAITING_MAX = 50
 UNSUBSCRIBE = 10
@@ -145,6 +147,34 @@ class IotHub:
         """Register a device or module."""
         client = self.clients[client_id] = Client(client_id, key)
         return client
+
+    def enrol(self, folder: Path, *client_ids: str) -> None:
+        """Register clients, each with a key of its own in a file of its name."""
+        for client_id in client_ids:
+            key = hashlib.sha256(client_id.encode()).digest()
+            self.register(client_id, key)
+            file = folder / f"{client_id}.key"
+            file.write_text(base64.b64encode(key).decode())
+            file.chmod(0o600)
+
+    def upstream(self, folder: Path, *, sessions: bool = False) -> dict[str, Any]:
+        """Return the settings that lead the gateway `gw` here, maybe with sessions of devices."""
+        link = {
+            "type": "mqtt",
+            "host": NAME,
+            "port": self.port,
+            "username": f"{NAME}/gw/{API}",
+            "shared_access_key_file": str(folder / "gw.key"),
+            "twins": True,
+        }
+        if not sessions:
+            return link
+        return {
+            **link,
+            "identity": "device",
+            "device_username": f"{NAME}/{{device}}/{API}",
+            "device_shared_access_key_file": str(folder / "{device}.key"),
+        }
 
     def desire(self, client_id: str, patch: dict[str, Any]) -> None:
         """Merge a patch into what is desired of a client; it is sent, and lost if it is absent."""

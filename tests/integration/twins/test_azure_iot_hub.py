@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgehub.cli.refusal import CommandError
-from edgehub.mqtt.shared_access import SharedAccessKey
 from tests.support.broker_hub import running_hub
-from tests.support.iot_hub import DESIRED, METHODS, NAME, IotHub, iot_hub
+from tests.support.iot_hub import DESIRED, METHODS, IotHub, iot_hub
 from tests.support.twin_client import twin_client
 
 if TYPE_CHECKING:
@@ -23,44 +22,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 OK, DONE = 200, 204
-API = "?api-version=2021-04-12"
 
 
 @pytest.fixture
 async def azure(tmp_path: Path) -> AsyncIterator[IotHub]:
     """Return an IoT Hub with the gateway and two devices; keys are in files of their names."""
     async with iot_hub() as hub:
-        for number, name in enumerate(("gw", "d1", "d2"), start=1):
-            key = bytes([number] * 32)
-            hub.register(name, key)
-            (tmp_path / f"{name}.key").write_text(SharedAccessKey(key).to_text())
+        hub.enrol(tmp_path, "gw", "d1", "d2")
         yield hub
         assert hub.faults == []
-
-
-def upstream(azure: IotHub, folder: Path, **more: Any) -> dict[str, Any]:
-    """Return the settings that lead to an IoT Hub."""
-    return {
-        "type": "mqtt",
-        "host": NAME,
-        "port": azure.port,
-        "username": f"{NAME}/gw/{API}",
-        "shared_access_key_file": str(folder / "gw.key"),
-        "twins": True,
-        **more,
-    }
 
 
 @asynccontextmanager
 async def with_sessions(azure: IotHub, folder: Path, **more: Any) -> AsyncIterator[BrokerHub]:
     """Run a hub at which each device has its own session."""
-    link = upstream(
-        azure,
-        folder,
-        identity="device",
-        device_username=f"{NAME}/{{device}}/{API}",
-        device_shared_access_key_file=str(folder / "{device}.key"),
-    )
+    link = azure.upstream(folder, sessions=True)
     routes = {"all": "FROM /messages/* INTO $upstream"}
     async with running_hub(folder, upstream=link, routes=routes, **more) as hub:
         await hub.until(lambda: twins(hub)["synchronised"])
@@ -181,9 +157,8 @@ async def test_with_one_session_only_the_gateway_has_its_twin_there(
     tmp_path: Path, azure: IotHub
 ) -> None:
     """Those of devices are served here; nothing about them goes up."""
-    link = upstream(azure, tmp_path)
     async with (
-        running_hub(tmp_path, upstream=link) as hub,
+        running_hub(tmp_path, upstream=azure.upstream(tmp_path)) as hub,
         twin_client(hub.mqtt_port, "d1") as client,
         twin_client(hub.mqtt_port, "gw") as own,
     ):
