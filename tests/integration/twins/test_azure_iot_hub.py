@@ -10,7 +10,8 @@ import pytest
 
 from edgehub.cli.refusal import CommandError
 from tests.support.broker_hub import running_hub
-from tests.support.iot_hub import DESIRED, METHODS, IotHub, iot_hub
+from tests.support.certificates import Authority
+from tests.support.iot_hub import DESIRED, METHODS, NAME, IotHub, iot_hub, server_tls
 from tests.support.twin_client import twin_client
 
 if TYPE_CHECKING:
@@ -136,6 +137,31 @@ async def test_a_refused_report_is_not_sent_for_ever(tmp_path: Path, azure: IotH
         azure.cut()
         await azure.until(lambda: azure.clients["d1"].reported == {"a": 1})
         await hub.until(lambda: not twins(hub)["unsent"])
+
+
+async def test_each_device_signs_in_with_its_own_certificate(tmp_path: Path) -> None:
+    """Over TLS, to a server that is known by its name."""
+    authority = Authority(tmp_path)
+    tls = server_tls(*authority.named_server(NAME), authority.certificate)
+    async with iot_hub(tls=tls) as azure:
+        azure.enrol(tmp_path, "gw")
+        azure.register("d1")
+        authority.client("d1")
+        link = azure.upstream(tmp_path, sessions=True)
+        del link["device_shared_access_key_file"]
+        link |= {
+            "tls": True,
+            "ca_file": str(authority.certificate),
+            "device_certificate_file": str(tmp_path / "{device}.pem"),
+            "device_key_file": str(tmp_path / "{device}.key"),
+        }
+        async with (
+            running_hub(tmp_path / "hub", upstream=link) as hub,
+            twin_client(hub.mqtt_port, "d1") as client,
+        ):
+            await client.report({"a": 1})
+            await azure.until(lambda: azure.clients["d1"].reported == {"a": 1})
+    assert azure.faults == []
 
 
 async def test_modules_are_served_here_and_the_status_says_so(

@@ -22,29 +22,41 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 KEY = SharedAccessKey(bytes(range(32)))
 
 
-@pytest.mark.parametrize("module_id", [None, "cam"], ids=["device", "module"])
-async def test_twin_and_method(tmp_path: Path, module_id: str | None) -> None:
+@pytest.mark.parametrize("credential", ["key", "certificate"])
+@pytest.mark.parametrize(
+    ("module_id", "websockets"), [(None, False), ("cam", True)], ids=["device", "module-websocket"]
+)
+async def test_twin_and_method(
+    tmp_path: Path, module_id: str | None, websockets: bool, credential: str
+) -> None:
     """It reads, reports, is notified and answers, and goes on with the hub after its restart."""
     authority = Authority(tmp_path)
     certificate, key = authority.server()
     client_id = "press-1" if module_id is None else f"press-1/{module_id}"
+    keys = (KEY,) if credential == "key" else ()
     with changing(tmp_path / "identities") as entries:
-        entries[client_id] = Identity(id=client_id, keys=(KEY,))
+        entries[client_id] = Identity(id=client_id, keys=keys)
     mqtt = {
         "port": 0,
         "tls_port": free_port(),
+        "wss_port": free_port(),
         "certificate_file": str(certificate),
         "key_file": str(key),
+        "client_ca_file": str(authority.certificate),
         "identities_file": str(tmp_path / "identities"),
     }
+    own: dict[str, str] = {"key": KEY.to_text()}
+    if credential == "certificate":
+        signed = authority.client(client_id)
+        own = {"certificate": str(signed[0]), "certificate_key": str(signed[1])}
     whose = {"device_id": "press-1", "module_id": module_id}
     async with azure_client(
-        ports={"8883": mqtt["tls_port"]},
-        websockets=False,
+        ports={"8883": mqtt["tls_port"], "443": mqtt["wss_port"]},
+        websockets=websockets,
         authority=str(authority.certificate),
         device="press-1",
         module=module_id,
-        key=KEY.to_text(),
+        **own,
     ) as client:
         async with running_hub(tmp_path, mqtt=mqtt) as hub:
             await client.do("connect")
