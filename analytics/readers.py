@@ -113,7 +113,7 @@ def _fault() -> Column:
     is_end = (F.col("event") == "carried") & (edge == "out") & (day_ms == schemas.DAY_MS)
     outside = (day_ms < 0) | (day_ms >= schemas.DAY_MS)
     return (
-        F.when(F.col("v") != schemas.VERSION, F.lit("version"))
+        F.when(~F.col("v").isin(*schemas.VERSIONS), F.lit("version"))
         .when(F.col(schemas.CORRUPT).isNotNull(), F.lit("not_json"))
         .when(_is_incomplete(), F.lit("incomplete"))
         .when(~F.col("event").isin(*schemas.EVENTS), F.lit("event"))
@@ -132,8 +132,8 @@ def _is_incomplete() -> Column:
     event = F.col("event")
     of_queue = event.isin(*schemas.ROW_EVENTS, "retried", "carried")
     needs = {
-        "endpoint": of_queue | event.isin("link", "dead_purged"),
-        "bytes": of_queue,
+        "endpoint": of_queue | event.isin("link", "dead_purged", "traffic"),
+        "bytes": of_queue | (event == "traffic"),
         "to_endpoint": event == "moved",
         "edge": event == "carried",
         "rows": event == "carried",

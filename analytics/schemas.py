@@ -1,6 +1,6 @@
 """What lines look like: the schema they are read with, their events, and the names of all tables.
 
-Follows docs/reference/journal-format.md, version 1. Keys that no question needs are not
+Follows docs/reference/journal-format.md, versions 1 and 2. Keys that no question needs are not
 read; unknown keys are ignored.
 """
 
@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-VERSION: Final = 1
+VERSIONS: Final = (1, 2)
 
 DEFAULT_PRIORITY: Final = 2_000_000_000
 """Stands for the absent priority, which is behind 9; the number that manifests use for it."""
@@ -31,7 +31,10 @@ OUT_EVENTS: Final = ("sent", "expired", "dropped", "dead_lettered", "purged", "l
 ROW_EVENTS: Final = (*IN_EVENTS, *OUT_EVENTS)
 """Events of the equation; `retried` is told of a row that stays."""
 
-EVENTS: Final = (*ROW_EVENTS, "retried", "carried", "refused", "dead_purged", "link")
+EVENTS: Final = (
+    *ROW_EVENTS,
+    *("retried", "carried", "refused", "dead_purged", "link", "traffic", "settings"),
+)
 EDGES: Final = ("in", "out", "start", "stop")
 LINK_STATES: Final = ("up", "down", "unserved")
 CAUSES: Final = ("offline", "behind", "retry", "rate")

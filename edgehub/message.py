@@ -211,6 +211,7 @@ class Row:
             message's first row, or the id itself.
         fresh_until_ms: Hub time from which it waits in its fallback priority, `NEVER_MS` = never.
         creation: See `RouteResult`.
+        took_ms: Milliseconds from its last send to the confirmation, 0 = it was not confirmed.
     """
 
     __slots__ = (
@@ -225,6 +226,7 @@ class Row:
         "predecessor",
         "routes",
         "size",
+        "took_ms",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 - one per column, by position: made for every row
@@ -250,6 +252,7 @@ class Row:
         self.message_key = message_key
         self.fresh_until_ms = NEVER_MS
         self.creation = False
+        self.took_ms = 0
 
     def age(self, milliseconds: int) -> None:
         """Put its times back: it has waited longer than was known."""

@@ -1,7 +1,8 @@
 """The journal of one hub: built where the settings want it.
 
 Owns the journal and the order of its end: what the hub did last is written before the files are
-let go. Without a journal everything here does nothing.
+let go. Records the settings in force at the start and whenever they or the routes change. Without a
+journal everything here does nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import structlog
 
 from edgehub.errors import StoreError
 from edgehub.hub.part import Part
+from edgehub.hub.settings_line import settings_line
 from edgehub.journal.journal import Journal
 from edgehub.journal.lines import Origin
 from edgehub.journal.retention import Bounds
@@ -22,12 +24,19 @@ from edgehub.operations.journal import WRITE_OUT_S, JournalOperations
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edgehub.clock import Clock
+    from edgehub.clock import Clock, TimerHandle
     from edgehub.operations.operation import Operation
+    from edgehub.router import Router
     from edgehub.settings import Settings
+    from edgehub.settings.configuration import Configuration
     from edgehub.store.store import Store
 
 FOLDER: Final = "journal"
+
+SETTLE_S: Final = 1.0
+"""Routes that change together are recorded once."""
+RECORDS_EVERY_S: Final = 60.0
+"""Least time between two records of settings."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +58,12 @@ class JournalPart(Part):
 
     def __init__(self, settings: Settings, *, hub_id: str, store: Store, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._router: Router | None = None
+        self._recorded: dict[str, Any] = {}
+        self._recorded_at = -RECORDS_EVERY_S
+        self._recording: TimerHandle | None = None
         self._journal: Journal | None = None
         folder = settings.data_dir.absolute() / FOLDER
         feed = store.journal
@@ -65,6 +80,20 @@ class JournalPart(Part):
             )
         self.asked = JournalOperations(self._journal, folder=folder, hub_id=hub_id, store=store)
 
+    def follow(self, router: Router) -> None:
+        """Record the settings, and again whenever the routes in force change."""
+        if self._store.journal is not None:
+            self._router = router
+            router.follow(lambda _table: self._record_soon())
+            self._record_settings()
+
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Record changed settings."""
+        self._settings = configuration.settings
+        if self._router is not None:
+            self._record_settings()
+        return {}
+
     async def run(self) -> None:
         """Write lines until cancelled.
 
@@ -77,6 +106,8 @@ class JournalPart(Part):
     async def drain(self, deadline: float) -> None:
         """Write what still waits, within some seconds; nothing else is going to happen."""
         del deadline
+        if self._recording is not None:
+            self._recording.cancel()
         if self._journal is None or self._store.journal is None:
             return
         self._store.journal.end()
@@ -101,3 +132,20 @@ class JournalPart(Part):
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of the journal."""
         return self.asked.table()
+
+    def _record_soon(self) -> None:
+        if self._recording is None:
+            due_at = max(SETTLE_S, self._recorded_at + RECORDS_EVERY_S - self._clock.monotonic())
+            self._recording = self._clock.call_later(due_at, self._record_settings)
+
+    def _record_settings(self) -> None:
+        if self._recording is not None:
+            self._recording.cancel()
+            self._recording = None
+        feed = self._store.journal
+        assert feed is not None
+        assert self._router is not None
+        members = settings_line(self._settings, self._router.table.manifest)
+        if members != self._recorded:
+            self._recorded, self._recorded_at = members, self._clock.monotonic()
+            feed.settings(members)

@@ -84,6 +84,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
     identities = Identities(lambda: clock.wall_ms() / 1000 if store.clock_trusted else None)
     identities.apply(configuration.identities)
     router = build_router(configuration, store, identities=identities, clock=clock)
+    journal.follow(router)
     relays = Relays()
     flags = await load_flags(settings, store)
     devices = DevicesPart(
@@ -231,6 +232,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
             lora,
             web,
             kept,
+            journal,
             device_bound,
             endpoints,
             broker,

@@ -15,6 +15,9 @@ import orjson
 
 from edgehub.journal.row_events import FORM
 
+_FORM_BEFORE = 1
+"""Without the duration of sends; a file of the program before may hold it."""
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -27,7 +30,8 @@ class Section:
 
     Attributes:
         rows: Per event: event, offset, hub time, enqueue time, time to live (None = none), bytes,
-            attempts, place of the sender, place of the routes, message key (see `Row`), reason.
+            attempts, place of the sender, place of the routes, message key (see `Row`), reason,
+            duration of the send (see `Row.took_ms`).
         to_endpoint: See `EventColumns`.
     """
 
@@ -86,8 +90,8 @@ def unpack(blob: bytes) -> CommitEvents:
     """
     try:
         form, *fields = orjson.loads(zlib.decompress(blob))
-        if form != FORM:
-            raise ValueError(f"packed in form {form}, this program knows {FORM}")
+        if form not in {FORM, _FORM_BEFORE}:
+            raise ValueError(f"packed in form {form}, this program knows up to {FORM}")
         hub_ms, wall_ms, trusted, notes, sections, counts = fields
         return CommitEvents(
             hub_ms=hub_ms,
@@ -104,7 +108,20 @@ def unpack(blob: bytes) -> CommitEvents:
 def _section(
     to_endpoint: str | None, endpoint_id: str, priority: int, count: int, *columns: Any
 ) -> Section:
-    kinds, offsets, times, enqueued, ttls, sizes, attempts, senders, routes, keys, reasons = columns
+    (
+        kinds,
+        offsets,
+        times,
+        enqueued,
+        ttls,
+        sizes,
+        attempts,
+        senders,
+        routes,
+        keys,
+        reasons,
+        *took,
+    ) = columns
     return Section(
         endpoint_id=endpoint_id,
         priority=priority,
@@ -122,6 +139,7 @@ def _section(
             _each(routes[1], count),
             _each(keys, count),
             _each(reasons, count),
+            _each(took[0] if took else 0, count),
             strict=True,
         ),
         to_endpoint=to_endpoint,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.journal.ages import STEP_MS, Ages
 from edgehub.journal.lines import DAY_MS, CommitLines, event_name, move_keys, shown_priority
 from edgehub.journal.row_events import PUMP_OFFLINE, PUMP_UNSERVED, RowEvent, moved_target
 from edgehub.journal.waits import Waits
@@ -67,11 +68,13 @@ class Ledger:
     """The account of events: lines of commits, and the rows that still wait."""
 
     __slots__ = (
+        "_ages",
         "_day",
         "_guessed",
         "_links",
         "_origin",
         "_seq",
+        "_settings",
         "_stopped",
         "_waits",
         "commit",
@@ -96,13 +99,17 @@ class Ledger:
         self._stopped = True
         self._links: dict[str, str] = {}
         self._waits = Waits()
+        self._ages: dict[Key, Ages] = {}
+        self._settings: dict[str, Any] | None = None
 
     def document(self) -> list[Any]:
         """Return what JSON can hold, for `load`."""
         gauges = [[*key, *figures] for key, figures in self.gauges.items()]
-        state = [self.commit, self.hub_ms, self.wall_ms, self._day, self._stopped]
+        state: list[Any] = [self.commit, self.hub_ms, self.wall_ms, self._day, self._stopped]
         state += [self._guessed, self._seq]
-        return [*state, gauges, self._links, self._waits.document(), self.corrections]
+        ages = [[*key, *entry.document()] for key, entry in self._ages.items()]
+        state += [gauges, self._links, self._waits.document(), self.corrections]
+        return [*state, ages, self._settings]
 
     @classmethod
     def load(cls, origin: Origin, document: list[Any]) -> Ledger:
@@ -110,9 +117,13 @@ class Ledger:
         ledger = cls(origin)
         ledger.commit, ledger.hub_ms, ledger.wall_ms, ledger._day, ledger._stopped = document[:5]
         ledger._guessed, ledger._seq = document[5:7]
-        gauges, ledger._links, waits, ledger.corrections = document[7:]
+        gauges, ledger._links, waits, ledger.corrections, *later = document[7:]
         ledger.gauges = {(name, number): (rows, size) for name, number, rows, size in gauges}
         ledger._waits = Waits.load(waits)
+        if later:
+            ages, ledger._settings = later
+            ledger._ages = {(name, number): Ages.load(entry) for name, number, *entry in ages}
+        ledger._settle_ages()
         return ledger
 
     @property
@@ -246,6 +257,7 @@ class Ledger:
             left_rows, left_size = found.get(key, (0, 0))
             self.gauges[key] = (left_rows + rows, left_size + size)
         self.corrections += self._day is not None and self.gauges != before
+        self._settle_ages()
         self._links = {}
         return [
             *((*key, RowEvent.LOST.value, *missing[key], None) for key in sorted(missing)),
@@ -293,6 +305,8 @@ class Ledger:
                 lines.line("link", hub_ms, endpoint=endpoint, state=state)
                 for endpoint, state in self._links.items()
             ]
+            if self._settings is not None:
+                yield [lines.line("settings", hub_ms, **self._settings)]
 
     def _midnight(self, lines: CommitLines, next_day: int, hub_ms: int) -> Iterator[list[str]]:
         assert self._day is not None
@@ -312,10 +326,23 @@ class Ledger:
                 edge=edge,
                 rows=rows,
                 bytes=size,
+                **(self._ages_of((name, number), hub_ms) if edge == "in" else {}),
             )
             for (name, number), (rows, size) in sorted(self.gauges.items())
             if rows
         ]
+
+    def _ages_of(self, key: Key, hub_ms: int) -> dict[str, Any]:
+        ages = self._ages[key]
+        return {"ages": ages.of(hub_ms), "age_step_ms": ages.step_ms}
+
+    def _settle_ages(self) -> None:
+        """Correct ages to the rows that wait, where those were found and not followed."""
+        for key in self._ages.keys() - self.gauges.keys():
+            del self._ages[key]
+        for key, (rows, _) in self.gauges.items():
+            ages = self._ages.setdefault(key, Ages())
+            ages.change(self.hub_ms, rows - sum([each for _, each in ages.of(self.hub_ms)]))
 
     def _note_states(self, lines: CommitLines, notes: list[Note]) -> list[str]:
         texts: list[str] = []
@@ -328,21 +355,34 @@ class Ledger:
                     if self._links.get(endpoint_id) != link:
                         self._links[endpoint_id] = link
                         texts.append(lines.line("link", at_ms, endpoint=endpoint_id, state=link))
-                case "delay":
-                    endpoint_id, priority, at_ms, begins = values
-                    self._waits.hold((endpoint_id, priority), None, at_ms, begins=bool(begins))
-                case "hold":
-                    endpoint_id, priority, who, at_ms, begins = values
-                    self._waits.hold((endpoint_id, priority), who, at_ms, begins=bool(begins))
-                case "aged":
-                    self._waits.age(*values)
-                case "blur":
-                    self._waits.blur(values[0])
+                case "traffic":
+                    endpoint_id, at_ms, size = values
+                    texts.append(lines.line("traffic", at_ms, endpoint=endpoint_id, bytes=size))
+                case "settings":
+                    at_ms, self._settings = values
+                    texts.append(lines.line("settings", at_ms, **values[1]))
                 case "start":
                     self._stopped = False
                 case _:
-                    pass  # written elsewhere
+                    self._note_waits(kind, values)
         return texts
+
+    def _note_waits(self, kind: str, values: list[Any]) -> None:
+        match kind:
+            case "delay":
+                endpoint_id, priority, at_ms, begins = values
+                self._waits.hold((endpoint_id, priority), None, at_ms, begins=bool(begins))
+            case "hold":
+                endpoint_id, priority, who, at_ms, begins = values
+                self._waits.hold((endpoint_id, priority), who, at_ms, begins=bool(begins))
+            case "aged":
+                self._waits.age(*values)
+                for ages in self._ages.values():
+                    ages.move_back(*values)
+            case "blur":
+                self._waits.blur(values[0])
+            case _:
+                pass  # written elsewhere
 
     def _sums(self, lines: CommitLines, hub_ms: int, counts: Sequence[Counts]) -> list[str]:
         texts: list[str] = []
@@ -358,7 +398,7 @@ class Ledger:
                     **move_keys(name, event, to_endpoint),
                 )
             )
-            self._count((name, number), event, rows, size, to_endpoint)
+            self._count((name, number), event, rows, size, to_endpoint, hub_ms)
         return texts
 
     def _other(self, lines: CommitLines, events: CommitEvents) -> list[str]:
@@ -376,23 +416,48 @@ class Ledger:
             texts.append(lines.line(kind, events.hub_ms, **keys, count=count))
         return texts
 
-    def _count_each(self, key: Key, sizes: list[tuple[int, int]], to_endpoint: str | None) -> None:
+    def _count_each(
+        self, key: Key, sizes: list[tuple[int, int, int]], to_endpoint: str | None
+    ) -> None:
         rows = size = 0
-        for event, row_bytes in sizes:
+        steps: dict[int, int] = {}
+        for event, row_bytes, enqueued_ms in sizes:
             if event >= RowEvent.MOVED:
-                self._count(key, event, 1, row_bytes, to_endpoint)
+                self._count(key, event, 1, row_bytes, to_endpoint, enqueued_ms)
                 continue
             effect = _EFFECT[event]
             rows += effect
             size += effect * row_bytes
+            step = enqueued_ms // STEP_MS
+            steps[step] = steps.get(step, 0) + effect
+        for step, change in steps.items():
+            if change:
+                self._age(key, step * STEP_MS, change)
         self._add(key, rows, size)
 
-    def _count(self, key: Key, event: int, rows: int, size: int, to_endpoint: str | None) -> None:
+    def _count(
+        self,
+        key: Key,
+        event: int,
+        rows: int,
+        size: int,
+        to_endpoint: str | None,
+        enqueued_ms: int,
+    ) -> None:
         effect = _EFFECT[min(event, RowEvent.MOVED)]
+        self._age(key, enqueued_ms, effect * rows)
         self._add(key, effect * rows, effect * size)
         target = moved_target(event)
         if target is not None:
-            self._add((to_endpoint or key[0], target), rows, size)
+            target_key = (to_endpoint or key[0], target)
+            self._age(target_key, enqueued_ms, rows)
+            self._add(target_key, rows, size)
+
+    def _age(self, key: Key, enqueued_ms: int, rows: int) -> None:
+        ages = self._ages.get(key)
+        if ages is None:
+            ages = self._ages[key] = Ages()
+        ages.change(enqueued_ms, rows)
 
     def _add(self, key: Key, rows: int, size: int) -> None:
         before = self.gauges.get(key, (0, 0))
@@ -402,4 +467,5 @@ class Ledger:
             self.gauges[key] = after
         else:
             self.gauges.pop(key, None)
+            self._ages.pop(key, None)
             self._waits.emptied(key)

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from edgehub.journal.events import Section
     from edgehub.journal.waits import Split, Waits
 
-VERSION: Final = 1
+VERSION: Final = 2
 DAY_MS: Final = 86_400_000
 PIECE_LINES: Final = 128
 """Lines made in one go: a fraction of a millisecond of the loop's time."""
 
 _NAMES: Final = {event.value: event.name.lower() for event in RowEvent}
-EVENTS: Final = (*_NAMES.values(), "carried", "refused", "dead_purged", "link")
+EVENTS: Final = (
+    *_NAMES.values(),
+    *("carried", "refused", "dead_purged", "link", "traffic", "settings"),
+)
 """Names of all events."""
 
 _TRIED: Final = frozenset(
@@ -97,11 +100,11 @@ class CommitLines:
 
     def rows(
         self, section: Section, waits: Waits
-    ) -> Iterator[tuple[list[str], list[tuple[int, int]]]]:
+    ) -> Iterator[tuple[list[str], list[tuple[int, int, int]]]]:
         """Make the lines of one section, some at a time.
 
         Yields:
-            Lines, and event and bytes of each of them.
+            Lines, and event, bytes and enqueue time of each of them.
         """
         queue = f',"endpoint":{_json(section.endpoint_id)}'
         if section.priority != DEFAULT_PRIORITY:
@@ -110,7 +113,7 @@ class CommitLines:
         routes = [_json(names) for names in section.routes]
         splits = _Splits(waits, section)
         texts: list[str] = []
-        sizes: list[tuple[int, int]] = []
+        sizes: list[tuple[int, int, int]] = []
         for (
             kind,
             offset,
@@ -123,6 +126,7 @@ class CommitLines:
             names,
             message,
             why,
+            took_ms,
         ) in section.rows:
             text = (
                 f'{self._begin(at_ms)},"event":"{event_name(kind)}"{queue},"offset":{offset}'
@@ -134,12 +138,14 @@ class CommitLines:
             if kind in _TRIED or kind >= _LEFT:
                 split = splits.of(sender, offset, enqueued_ms, at_ms)
                 text += _waited(split, attempts if kind in _TRIED else 0)
+            if kind == RowEvent.SENT:
+                text += f',"attempt_ms":{took_ms}'
             if kind >= RowEvent.MOVED:
                 text += _target(section, kind)
             if why is not None:
                 text += f',"reason":{_json(why)}'
             texts.append(text + "}\n")
-            sizes.append((kind, size))
+            sizes.append((kind, size, enqueued_ms))
             if len(texts) == PIECE_LINES:
                 yield texts, sizes
                 texts, sizes = [], []

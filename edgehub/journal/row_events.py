@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from edgehub.message import EndpointId, Priority, Row
 
-FORM: Final = 1
+FORM: Final = 2
 REASON_CHARS_MAX: Final = 200
 LATER_ROWS_MAX: Final = 4096
 """Rows that are kept in memory to be encoded together."""
@@ -69,6 +69,8 @@ Note = list[Any]
 - `trusted`, [[hub time, milliseconds]...]: the clock is trusted now; from each of these hub times
   on UTC is so much ahead of it, also of commits before, under a clock that was not trusted
 - `lost`, [[endpoint, priority, rows, bytes]...]: with `start`, what damage of the file has cost
+- `traffic`, endpoint, hub time at which a minute began, bytes handed to its link in it
+- `settings`, hub time, members of the line of this name
 - `refused`, device, count, bytes, reason
 - `dead_purged`, endpoint, priority, count, bytes, reason
 """
@@ -123,6 +125,7 @@ class EventColumns:
         "sizes",
         "times",
         "to_endpoint",
+        "took",
     )
 
     def __init__(self, to_endpoint: EndpointId | None = None) -> None:
@@ -138,6 +141,7 @@ class EventColumns:
         self.routes: list[Sequence[str]] = []
         self.keys: list[int | str] = []
         self.reasons: list[str | None] = []
+        self.took: list[int] = []
         self.counts: dict[int, tuple[int, int]] = {}
         """Rows and bytes by event, of events that are only counted."""
         self._later: list[tuple[RowEvent, Sequence[Row], int]] = []
@@ -206,6 +210,9 @@ class EventColumns:
         self.routes.extend([row.routes for row in rows])
         self.keys.extend([row.message_key for row in rows])
         self.reasons.extend(repeat(reason, count))
+        self.took.extend(
+            [row.took_ms for row in rows] if event is RowEvent.SENT else repeat(0, count)
+        )
 
     def add_records(
         self, event: int, records: Sequence[Record], at_ms: int, reason: str | None = None
@@ -226,6 +233,7 @@ class EventColumns:
         self.routes.extend(routes)
         self.keys.extend(keys)
         self.reasons.extend(repeat(reason, count))
+        self.took.extend(repeat(0, count))
 
     def extend(self, later: EventColumns) -> None:
         """Put events behind that came later."""
@@ -306,6 +314,7 @@ class EventColumns:
             _indexed(self.routes),
             _flat(self.keys),
             _flat(self.reasons),
+            _flat(self.took),
         ]
 
     def count(self, event: int, rows: int, size: int) -> None:
@@ -327,6 +336,7 @@ class EventColumns:
             self.routes,
             self.keys,
             self.reasons,
+            self.took,
         )
 
 
@@ -386,6 +396,7 @@ class JoinedRows:
             ([self._routes_of(label) for label in names], places),
             0,
             None,
+            0,
         ]
 
 

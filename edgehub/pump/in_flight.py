@@ -37,6 +37,7 @@ class InFlight:
         row_bytes_per_wire_byte: Recent ratio of queue bytes to bytes on the link; at least 1.
         sent_total: Rows delivered.
         sent_bytes_total: Their bytes on the link.
+        handed_bytes_total: Bytes of all rows that were handed to the link, delivered or not.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class InFlight:
         "_results",
         "_rows",
         "_window",
+        "handed_bytes_total",
         "row_bytes_per_wire_byte",
         "sent_bytes_total",
         "sent_total",
@@ -74,6 +76,7 @@ class InFlight:
         self.row_bytes_per_wire_byte = 1.0
         self.sent_total = 0
         self.sent_bytes_total = 0
+        self.handed_bytes_total = 0
 
     def __len__(self) -> int:
         """Return the number of rows that are not settled."""
@@ -89,6 +92,7 @@ class InFlight:
     ) -> None:
         """Record a batch that is sent now."""
         wire_bytes = sum(sizes)
+        self.handed_bytes_total += wire_bytes
         flight = self._window.sent(now, len(rows), wire_bytes)
         counted = sum([row.size for row in rows]) / wire_bytes
         if not self._is_measured:
@@ -169,6 +173,7 @@ class InFlight:
                 again.discard(row.offset)
                 pumped.put_back(row, now_ms, attempted=False)
                 continue
+            row.took_ms = int((now - flight.sent_at) * 1000)
             pumped.confirmed.append(row)
             pumped.latency.add(now_ms - row.enqueued_ms)
         if latest is None:

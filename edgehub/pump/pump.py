@@ -288,7 +288,7 @@ class Pump:
             await self._send_while_room()
             self._check_poison()
             self._observe()
-            self._wake.at(self._holds.next_end)
+            self._wake.at(min(self._holds.next_end, self._wait_observer.due_at))
 
     def _check_poison(self) -> None:
         idle = self._link_up and not self._in_flight and not self._pumped_queues.has_ready
@@ -299,7 +299,13 @@ class Pump:
     def _observe(self) -> None:
         now = self._clock.monotonic()
         paused = self._refusals.paused_until > now
-        self._wait_observer.observe(self._pumped_queues, now, link_up=self._link_up, paused=paused)
+        self._wait_observer.observe(
+            self._pumped_queues,
+            now,
+            link_up=self._link_up,
+            paused=paused,
+            handed_bytes=self._in_flight.handed_bytes_total,
+        )
 
     async def _send_while_room(self) -> None:
         self._pumped_queues.begin_turn()

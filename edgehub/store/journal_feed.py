@@ -6,11 +6,13 @@ Invariant: the journal's position is stored in the transaction that deletes the 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edgehub.journal.row_events import PUMP_PAUSED, PUMP_UNSERVED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgehub.message import EndpointId, Priority
     from edgehub.store.database import Database
     from edgehub.store.event_log import Depth, EventLog
@@ -117,6 +119,16 @@ class JournalFeed:
         """Record that a whole queue is held back after a refusal, or not any more."""
         now_ms = self._events.hub_time.now_ms()
         self._events.note(["delay", endpoint_id, priority, now_ms, int(delayed)])
+
+    def link_traffic(self, endpoint_id: EndpointId, size: int, ago_s: float) -> None:
+        """Record the bytes handed to a link in the minute that began `ago_s` seconds ago."""
+        begun_ms = self._events.hub_time.now_ms() - int(ago_s * 1000)
+        self._events.note(["traffic", endpoint_id, begun_ms, size])
+
+    def settings(self, members: Mapping[str, Any]) -> None:
+        """Record the settings in force from now on; see the line `settings` of the journal."""
+        self._events.note(["settings", self._events.hub_time.now_ms(), members])
+        self._writer.commit_events()
 
     @property
     def state(self) -> bytes | None:

@@ -57,8 +57,9 @@ def test_lines_that_cannot_be_used_are_told_from_good_ones(spark: SparkSession, 
     link = journal.add("link", "11:00:00", state="up")
     bad = {
         "{": "not_json",
-        '{"v":2,"hub":"gateway-1","event":"sent"}': "version",
+        '{"v":3,"hub":"gateway-1","event":"sent"}': "version",
         '{"v":1,"hub":"gateway-1","event":"sent"}': "incomplete",
+        '{"v":2,"hub":"gateway-1","event":"traffic"}': "incomplete",
         json.dumps({**line, "bytes": "many"}): "not_json",
         json.dumps({**line, "event": "vanished"}): "event",
         json.dumps({**line, "event": "moved"}): "incomplete",

@@ -123,7 +123,7 @@ class HubModel:
         return written
 
     def _write(self, file: TextIO, lines: Iterator[tuple[int, int, str, str]]) -> int:
-        head = f'{{"v":1,"hub":"{self.hub}","store":"{self.store}","commit":'
+        head = f'{{"v":2,"hub":"{self.hub}","store":"{self.store}","commit":'
         count = 0
         seq, before = 0, -1
         for _, hub_ms, time, rest in lines:

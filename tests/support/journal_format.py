@@ -87,20 +87,33 @@ def check_line(line: Line) -> None:
     left = dict(line)
     for key, kind in BASE.items():
         _take(left, key, kind, line)
-    assert line["v"] == 1
+    assert line["v"] == 2
     assert re.fullmatch("[0-9a-f]{16}", line["store"])
     assert TIME.fullmatch(line["time"])
     event = line["event"]
     if event in ROWS:
         _check_row(line, left)
     elif event == "carried":
-        assert left.pop("edge") in {"in", "out", "start", "stop"}
-        _check_queue(left, line)
-        _take(left, "rows", int, line)
-        _take(left, "bytes", int, line)
+        _check_carried(line, left)
     elif event == "link":
         _take(left, "endpoint", str, line)
         assert left.pop("state") in {"up", "down", "unserved"}
+    else:
+        _check_other(event, line, left)
+    assert not left, (line, left)
+
+
+def _check_other(event: str, line: Line, left: Line) -> None:
+    if event == "traffic":
+        _take(left, "endpoint", str, line)
+        _take(left, "bytes", int, line)
+        assert line["bytes"] > 0
+    elif event == "settings":
+        for key, kind in {"route_count": int, "endpoints": dict, "caps": dict}.items():
+            _take(left, key, kind, line)
+        if "manifest" in left:
+            _take(left, "manifest", str, line)
+            assert len(left.pop("route_table")) == line["route_count"]
     elif event == "dead_purged":
         _check_queue(left, line)
         _take(left, "count", int, line)
@@ -113,7 +126,20 @@ def check_line(line: Line) -> None:
         left.pop("message", None)
     else:
         raise AssertionError(line)
-    assert not left, (line, left)
+
+
+def _check_carried(line: Line, left: Line) -> None:
+    _check_queue(left, line)
+    _take(left, "rows", int, line)
+    _take(left, "bytes", int, line)
+    edge = left.pop("edge")
+    assert edge in {"in", "out", "start", "stop"}
+    if edge == "in":
+        _take(left, "age_step_ms", int, line)
+        ages = left.pop("ages")
+        assert sum(rows for _, rows in ages) == line["rows"], line
+        assert [age for age, _ in ages] == sorted((age for age, _ in ages), reverse=True)
+        assert all(age >= 0 and rows > 0 for age, rows in ages), line
 
 
 def _check_row(line: Line, left: Line) -> None:
@@ -138,6 +164,9 @@ def _check_row(line: Line, left: Line) -> None:
             _take(left, key, int, line)
             assert line[key] >= 0, line
         assert line["waited_ms"] == sum(line[key] for key in WAITS), line
+    if event == "sent":
+        _take(left, "attempt_ms", int, line)
+        assert line["attempt_ms"] >= 0, line
     if event in REASONED:
         _take(left, "reason", str, line)
 

@@ -44,7 +44,7 @@ class HandJournal:
         time = _midnight(self.date) + since + timedelta(seconds=clock_s)
         self._commit += 1
         line: dict[str, Any] = {
-            "v": 1,
+            "v": 2,
             "hub": self.hub,
             "store": STORE,
             "commit": self._commit,
@@ -55,7 +55,7 @@ class HandJournal:
         }
         if event == "carried":
             line |= {"endpoint": "upstream", "bytes": 100 * _number(keys.get("rows", 0))}
-        elif event == "link":
+        elif event in ("link", "traffic", "settings"):
             line |= {"endpoint": "upstream"}
         elif event not in ("refused", "dead_purged"):
             self._offset += 1

@@ -204,6 +204,44 @@ async def test_time_without_an_upstream_is_unserved_in_the_journal(tmp_path: Pat
     assert sent["rate_ms"] < 1_000
 
 
+async def test_the_journal_has_what_is_in_force_and_what_the_link_was_given(tmp_path: Path) -> None:
+    """Settings at the start, at a reload and once routes have changed; bytes and durations."""
+    async with mqtt_peer() as peer:
+        bench = Bench(tmp_path, ManualClock(), upstream=upstream(peer.port))
+        bench.manifest(ALL_UPSTREAM)
+        async with running(bench):
+            peer.acknowledge = False
+            await bench.publish(bodies(1))
+            await peer.until(lambda: len(peer.unconfirmed) == 1)
+            await bench.clock.advance(2)
+            peer.confirm(1)
+            await bench.until(lambda: bench.depths() == {"upstream_Pri3": 0}, step_s=0.01)
+            await bench.reload(upstream=upstream(peer.port, rate_bytes_s_max=4000))
+            await bench.reload()
+            own = "FROM /messages/* WHERE $connectionDeviceId = 'press-1' INTO $upstream"
+            await bench.command("route put", id="own", body={"route": own, "priority": 1})
+            await bench.command("route put", id="more", body={"route": own, "priority": 2})
+            await bench.clock.advance(61)
+            await bench.command("journal plan", target="report", close=True)
+            lines = read_folder(tmp_path / "data" / "journal")
+    settings = [line for line in lines if line["event"] == "settings"]
+    rates = [line["endpoints"]["upstream"].get("rate_bytes_s_max") for line in settings]
+    assert rates == [None, 4000, 4000]
+    assert [line["route_count"] for line in settings] == [1, 1, 3]
+    (route,) = settings[0]["route_table"]
+    assert route == {
+        "name": "all",
+        "endpoint": "upstream",
+        "priority": 3,
+        "ttl_ms": 7_200_000,
+        "ttl_from": "store",
+    }
+    [sent] = [line for line in lines if line["event"] == "sent"]
+    assert 2000 <= sent["attempt_ms"] < 4000
+    [traffic] = [line for line in lines if line["event"] == "traffic"]
+    assert traffic["bytes"] > len(bodies(1)[0])
+
+
 async def test_rows_in_flight_leave_again_through_the_new_endpoint(tmp_path: Path) -> None:
     """What the old peer did not confirm goes back to its place, so the order holds."""
     async with mqtt_peer() as old, mqtt_peer() as new:

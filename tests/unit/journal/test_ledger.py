@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from edgehub.journal.ages import STEP_MS
 from edgehub.journal.events import Stretches, unpack
 from edgehub.journal.ledger import STEP_BACK_MAX_MS, Ledger
 from edgehub.journal.lines import DAY_MS, Origin
@@ -86,6 +87,33 @@ def test_a_midnight_hands_every_queue_over() -> None:
     assert [line["event"] for line in lines] == ["carried", "carried", "link", "enqueued"]
     assert lines[2]["state"] == "up"
     check_equation(told.lines)
+
+
+def test_ages_and_settings_go_over_midnight() -> None:
+    """Rows with how long they have waited, and what is in force; after a restart as well."""
+    told = Told()
+    members = {"route_count": 0, "endpoints": {}, "caps": {}}
+    told.commit(0, ["start", 0, 0, []], ["settings", 0, members], offsets=(1, 2))
+    told.commit(STEP_MS, offsets=(3, 4, 5))
+    told.commit(2 * STEP_MS, event=RowEvent.SENT, offsets=(4,))
+    document = json.loads(json.dumps(told.ledger.document()))
+    told.ledger = Ledger.load(ORIGIN, document)
+    lines = told.commit(DAY_MS // 2, offsets=(6,))
+    ages = next(line["ages"] for line in lines if line.get("edge") == "in")
+    half = DAY_MS // 2
+    assert ages == [[half - STEP_MS, 1], [half - 2 * STEP_MS, 3]]
+    settings = next(line for line in lines if line["event"] == "settings")
+    assert settings.items() >= members.items()
+
+
+def test_a_state_of_the_program_before_is_taken_over() -> None:
+    """It knows neither ages nor settings; what waits is taken for young."""
+    told = Told()
+    told.commit(0, ["start", 0, 0, []], offsets=(1, 2))
+    told.ledger = Ledger.load(ORIGIN, told.ledger.document()[:-2])
+    lines = told.commit(DAY_MS // 2, offsets=(3,))
+    ages = next(line["ages"] for line in lines if line.get("edge") == "in")
+    assert ages == [[DAY_MS // 2 - STEP_MS, 2]]
 
 
 def test_what_was_committed_after_midnight_belongs_to_the_new_day() -> None:

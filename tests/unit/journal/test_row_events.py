@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import zlib
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,13 @@ from edgehub.journal.row_events import EventColumns, RowEvent, pack
 from edgehub.message import NEVER_MS, EndpointId, Message, Priority, Row
 
 QUEUE = (EndpointId("upstream"), Priority(7))
+
+
+def confirmed(row: Row, took_ms: int) -> Row:
+    """Return a row with the duration of its send."""
+    row.took_ms = took_ms
+    return row
+
 
 rows = st.builds(
     lambda offset, device, module, enqueued, ttl, size, attempts, routes, key: Row(
@@ -35,6 +44,7 @@ rows = st.builds(
     st.lists(st.sampled_from(["r1", "r2"]), min_size=1, max_size=2),
     st.sampled_from([0, 5, "abc-1"]),
 )
+rows = st.builds(confirmed, rows, st.integers(0, 2**32))
 
 
 @given(st.lists(rows, min_size=1, max_size=40), st.sampled_from(RowEvent), st.integers(0, 2**44))
@@ -49,7 +59,9 @@ def test_what_is_packed_comes_out_again(some: list[Row], event: RowEvent, at_ms:
     section = events.sections[0]
     assert (section.endpoint_id, section.priority) == QUEUE
     for row, values in zip(some, section.rows, strict=True):
-        kind, offset, time, enqueued, ttl, size, attempts, sender, routes, key, reason = values
+        kind, offset, time, enqueued, ttl, size, attempts, sender, routes, key, reason, took_ms = (
+            values
+        )
         assert kind == event
         assert (offset, enqueued, size, key) == (
             row.offset,
@@ -64,6 +76,7 @@ def test_what_is_packed_comes_out_again(some: list[Row], event: RowEvent, at_ms:
         assert section.senders[sender] == row.message.sender
         assert tuple(section.routes[routes]) == row.routes
         assert reason == (None if enqueues else "why: so")
+        assert took_ms == (row.took_ms if event is RowEvent.SENT else 0)
 
 
 def test_a_long_reason_is_cut() -> None:
@@ -71,7 +84,7 @@ def test_a_long_reason_is_cut() -> None:
     columns = EventColumns()
     columns.add(RowEvent.DEAD_LETTERED, [a_row(1)], 0, "\ud800" + "é" * 200)
     section = unpack(pack(17, 18, [], [(*QUEUE, columns)])).sections[0]
-    assert [values[-1] for values in section.rows] == ["?" + "é" * 199]
+    assert [values[-2] for values in section.rows] == ["?" + "é" * 199]
 
 
 def test_an_event_takes_few_bytes() -> None:
@@ -91,6 +104,17 @@ def test_an_event_takes_few_bytes() -> None:
     columns = EventColumns()
     columns.add(RowEvent.ENQUEUED, some, None)
     assert len(pack(1, 1, [], [(*QUEUE, columns)])) < 3 * 500
+
+
+def test_what_the_program_before_has_packed_can_be_read() -> None:
+    """Its sections have no durations of sends."""
+    columns = EventColumns()
+    columns.add(RowEvent.SENT, [a_row(1)], 9)
+    _, *fields = orjson.loads(zlib.decompress(pack(17, 18, [], [(*QUEUE, columns)])))
+    fields[4] = [section[:-1] for section in fields[4]]
+    (values,) = unpack(zlib.compress(orjson.dumps([1, *fields]))).sections[0].rows
+    assert values[:3] == (RowEvent.SENT, 1, 9)
+    assert values[-1] == 0
 
 
 def a_row(offset: int, size: int = 100) -> Row:
