@@ -116,15 +116,28 @@ class ManifestFault:
     column: int | None = None
 
     def __str__(self) -> str:
-        place = ""
-        if self.line is not None:
-            place = f"line {self.line}, column {self.column}"
-            if self.path and self.line == 1:
-                place = f"column {self.column}"
-            place += " of its text: " if self.path else ": "
-        hint = f" ({self.hint})" if self.hint else ""
-        path = f"{self.path}: " if self.path else ""
-        return f"{path}{place}{self.message}{hint}"
+        return fault_text(self.path, self.line, self.column, self.message, self.hint)
+
+
+def fault_text(path: str, line: int | None, column: int | None, message: str, hint: str) -> str:
+    """Write what is wrong, and where, as one line.
+
+    Args:
+        path: Where in the document; empty = the document itself, whose text has the line.
+        line: Line in the text at `path`, None = not a place in a text.
+        column: Column in that line.
+        message: What is wrong.
+        hint: How to fix it, may be empty.
+    """
+    place = ""
+    if line is not None:
+        place = f"line {line}, column {column}"
+        if path and line == 1:
+            place = f"column {column}"
+        place += " of its text: " if path else ": "
+    hint = f" ({hint})" if hint else ""
+    path = f"{path}: " if path else ""
+    return f"{path}{place}{message}{hint}"
 
 
 class ManifestError(ConfigError):

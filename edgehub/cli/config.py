@@ -15,7 +15,7 @@ import click
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.errors import ConfigError
+from edgehub.errors import ConfigError, fault_text
 from edgehub.hub_id import stored_hub_id
 from edgehub.routes.catch_all import missing_warnings
 from edgehub.settings import load_settings
@@ -165,10 +165,10 @@ def _print_effective(document: dict[str, Any]) -> None:
 def print_faults(faults: list[dict[str, Any]]) -> None:
     """Print faults as the daemon gives them, one a line, on stderr."""
     for fault in faults:
-        hint = f" ({fault['hint']})" if fault["hint"] else ""
-        line, column = fault["line"], fault["column"]
-        place = "" if line is None else f"line {line}, column {column}: "
-        print_line(f"edgehub: {fault['key']}: {place}{fault['reason']}{hint}", err=True)
+        text = fault_text(
+            fault["key"], fault["line"], fault["column"], fault["reason"], fault["hint"]
+        )
+        print_line(f"edgehub: {text}", err=True)
 
 
 def _print_outcome(outcome: dict[str, Any]) -> None:

@@ -65,14 +65,10 @@ def list_letters(
     if as_json:
         print_json(document)
         return
-    letters = document["dead_letters"]
-    if not letters:
-        print_line("no dead letters" + (f" of {queue_name}" if queue_name else ""))
-        return
     table = new_table(
         *_FIGURES[:1], "queue", *_FIGURES[1:], "since", "device", "reason", "id", right=_FIGURES
     )
-    for letter in letters:
+    for letter in document["dead_letters"]:
         table.add_row(
             str(letter["dead_letter"]),
             letter["queue"],
@@ -83,7 +79,7 @@ def list_letters(
             f"{letter['kind']}: {letter['reason']}",
             letter["id"],
         )
-    print_table(table)
+    print_table(table, "no dead letters" + (f" of {queue_name}" if queue_name else ""))
     if document["next"] is not None:
         print_line(f"more: --after {document['next']} ({document['total']} in all)", err=True)
 

@@ -15,7 +15,7 @@ from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.source import Deduplication
 from edgehub.telemetry.plural import counted
 
-_NOT_NOTED: Final = (
+_NOT_RECORDED: Final = (
     "devices are not recorded, since there is no election: this hub speaks for all that send to it"
     ' (set coordinator = "in-process" or "redis" in [affinity] and restart it)'
 )
@@ -24,7 +24,7 @@ _LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help
 
 @click.group(cls=CommandGroup)
 def device() -> None:
-    """Look at devices of the running hub, send them messages, and say how each is treated."""
+    """Look at devices of the running hub, send them messages, and set how each is treated."""
 
 
 for _command in (send_to_device, messages, purge):
@@ -60,10 +60,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
             str(row["waiting"]),
             "-" if row["silent_s"] is None else f"{row['silent_s']:.0f} s",
         )
-    print_table(table)
-    # A hub that was not restarted after an upgrade may not say.
-    if not answer["devices"] and not after and answer.get("coordinator") == "off":
-        print_line(_NOT_NOTED, err=True)
+    print_table(table, _NOT_RECORDED if answer["coordinator"] == "off" else "no device was heard")
     if answer["next"]:
         print_line(f"more with --after {answer['next']}", err=True)
 
@@ -131,7 +128,7 @@ def set_device(
     keep_alive_s: int | None,
     as_json: bool,
 ) -> None:
-    """Write down how a device is treated; what is not given stays."""
+    """Set how a device is treated; what is not given stays."""
     arguments: dict[str, Any] = {"device_id": device_id}
     if deduplication is not None:
         arguments["deduplication"] = deduplication
@@ -164,9 +161,6 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
 
 
 def _print_ledger(entries: list[dict[str, Any]]) -> None:
-    if not entries:
-        print_line("no change of owner was seen")
-        return
     table = new_table(
         "time", "device", "was", "is", "cause", "other hub", "epoch", right=("epoch",)
     )
@@ -180,7 +174,7 @@ def _print_ledger(entries: list[dict[str, Any]]) -> None:
             entry["other"] or "-",
             str(entry["epoch"]),
         )
-    print_table(table)
+    print_table(table, "no change of owner was seen")
 
 
 def _shown(value: Any) -> str:

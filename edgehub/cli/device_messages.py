@@ -111,7 +111,7 @@ def messages(obj: dict[str, Any], device_id: str, module: str | None, as_json: b
             str(each["size"]),
             each["dead"] or ("in flight" if each["in_flight"] else "waits"),
         )
-    print_table(table)
+    print_table(table, f"no message waits for {device_id}")
 
 
 @click.command("purge")

@@ -55,7 +55,7 @@ def list_entities(
             each["name"],
             "yes" if each["announced"] else "no, refused",
         )
-    print_table(table)
+    print_table(table, "no such entity is registered")
 
 
 @entity.command()
@@ -167,8 +167,7 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
             str(pending["evicted"]),
             ", ".join(pending["clients"]),
         )
-    if document["entities"]:
-        print_table(table)
+    print_table(table, "every entity that sends is registered")
     print_line(
         f"{counted(document['messages'], 'message')} held for"
         f" {_entities(document['entities_total'])}, {counted(document['bytes'], 'byte')};"

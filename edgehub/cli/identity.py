@@ -351,7 +351,7 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
         on_behalf = " ".join(entry.on_behalf) or "-"
         row = (entry.id, _credentials(entry), on_behalf, publish, subscribe, state)
         table.add_row(*row, *([entry.tenant or "-"] if tenants else []))
-    print_table(table)
+    print_table(table, "there are no identities")
 
 
 def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, ...] | None:

@@ -127,15 +127,10 @@ def show(
         print_json(document)
         return
     lines, found = document["lines"], document["found"]
-    if lines:
-        table = new_table(
-            "time", "event", "queue", *_LINE_FIGURES, *_LINE_TEXTS, right=_LINE_FIGURES
-        )
-        for line in lines:
-            table.add_row(*_line_cells(line))
-        print_table(table)
-    else:
-        print_line("no line of the journal fits")
+    table = new_table("time", "event", "queue", *_LINE_FIGURES, *_LINE_TEXTS, right=_LINE_FIGURES)
+    for line in lines:
+        table.add_row(*_line_cells(line))
+    print_table(table, "no line of the journal fits")
     if len(lines) < found:
         print_line(f"the newest {len(lines)} of {counted(found, 'line')}", err=True)
     if document["unread_segments"]:

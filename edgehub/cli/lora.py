@@ -45,9 +45,11 @@ def device() -> None:
 @device.command()
 @_DEV_EUI
 @click.option("--name", help="What people call it.")
-@click.option("--mac-version", type=click.Choice(list(MacVersion)), help="Its LoRaWAN (1.0.3).")
 @click.option(
-    "--device-class", type=click.Choice(list(DeviceClass)), help="C = always listens (A)."
+    "--mac-version", type=click.Choice([*map(str, MacVersion)]), help="Its LoRaWAN (1.0.3)."
+)
+@click.option(
+    "--device-class", type=click.Choice([*map(str, DeviceClass)]), help="C = always listens (A)."
 )
 @click.option("--join-eui", help="JoinEUI of its joins; absent = any.")
 @click.option("--app-key", help="Root key of a device that joins, 32 hex digits.")
@@ -89,7 +91,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
         print_json(answer)
         return
     table = new_table(
-        "DevEUI", "name", "version", "class", "by", "DevAddr", *_FIGURES, right=_FIGURES
+        "DevEUI", "name", "version", "class", "activation", "DevAddr", *_FIGURES, right=_FIGURES
     )
     for row in answer["devices"]:
         table.add_row(
@@ -103,7 +105,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
             str(row["f_cnt_up"]),
             str(row["f_cnt_down"]),
         )
-    print_table(table)
+    print_table(table, "no LoRaWAN device is registered")
     if answer["next"]:
         print_line(f"more with --after {answer['next']}", err=True)
 
@@ -254,7 +256,7 @@ def list_stations(obj: dict[str, Any], as_json: bool) -> None:
         print_json(answer)
         return
     figures = ("frames", "refused", "loops", "downlinks")
-    table = new_table("station", "is", "for", "address", "version", *figures, right=figures)
+    table = new_table("station", "state", "for", "address", "version", *figures, right=figures)
     for row in answer["stations"]:
         table.add_row(
             row["station"],
@@ -264,7 +266,7 @@ def list_stations(obj: dict[str, Any], as_json: bool) -> None:
             row["version"] or "-",
             *(str(row[name]) for name in figures),
         )
-    print_table(table)
+    print_table(table, "no station may connect")
 
 
 @lora.command()
@@ -431,4 +433,6 @@ def _shown(value: Any) -> str:
         )
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number}" for name, number in value.items()) or "-"
     return "-" if value in (None, "") else str(value)

@@ -94,9 +94,6 @@ def peek(
         print_json(document)
         return
     rows = document["rows"]
-    if not rows:
-        print_line(f"{document['queue']}: nothing waits" + (f" behind {after}" if after else ""))
-        return
     table = new_table(
         "queue", *_ROW_FIGURES, "state", "device", "routes", "properties", "id", right=_ROW_FIGURES
     )
@@ -114,7 +111,8 @@ def peek(
             properties(row),
             row["id"],
         )
-    print_table(table)
+    behind = f" behind {after}" if after else ""
+    print_table(table, f"{document['queue']}: nothing waits{behind}")
     if payload:
         for row in rows:
             print_line(f"{row['offset']}: {body(row)}")
@@ -208,9 +206,6 @@ def _caps(total: dict[str, Any]) -> str:
 
 def queue_table(document: dict[str, Any]) -> None:
     """Print the queues of a document, and since when they count, as a table."""
-    if not document["queues"]:
-        print_line("no queues yet: no message has been stored")
-        return
     table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
     for entry in document["queues"]:
         table.add_row(
@@ -227,7 +222,7 @@ def queue_table(document: dict[str, Any]) -> None:
             str(entry["dead_lettered"]),
             "orphaned" if entry["orphaned"] else entry["state"],
         )
-    print_table(table)
+    print_table(table, "no queues yet: no message has been stored")
     started = document["started"][:16].replace("T", " ")
     print_line(f"counts since {started} UTC, when the hub started")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from edgehub.errors import EdgeHubError
+from edgehub.errors import EdgeHubError, fault_text
 
 _WRONG_INPUT: Final = frozenset({"invalid_route", "invalid_manifest"})
 
@@ -28,7 +28,10 @@ class CommandError(EdgeHubError):
 
 
 def _fault_text(fault: dict[str, Any]) -> str:
-    path = f"{fault['path']}: " if fault["path"] else ""
-    place = f"line {fault['line']}, column {fault['column']}: " if "line" in fault else ""
-    hint = f" ({fault['hint']})" if "hint" in fault else ""
-    return f"{path}{place}{fault['message']}{hint}"
+    return fault_text(
+        fault["path"],
+        fault.get("line"),
+        fault.get("column"),
+        fault["message"],
+        fault.get("hint", ""),
+    )

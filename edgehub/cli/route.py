@@ -206,7 +206,7 @@ def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
             verdict["reason"],
         )
         taken = taken or verdict["outcome"] == RouteOutcome.ROUTED
-    print_table(table)
+    print_table(table, "there are no routes")
     if not taken:
         print_line("No route takes this message: it is acknowledged and dropped.")
 

@@ -68,7 +68,7 @@ def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
             str(route["revision"] or "-"),
             route.get("route", "cannot be read"),
         )
-    print_table(table)
+    print_table(table, "the table has no routes")
     return 0
 
 
@@ -239,7 +239,7 @@ def instances(obj: dict[str, Any], as_json: bool) -> int:
             state += f", {counted(hub['failed'], 'route')} failed"
         own = " (this one)" if hub["own"] else ""
         table.add_row(f"{hub['hub_id']}{own}", hub["instance"], str(hub["revision"]), state)
-    print_table(table)
+    print_table(table, "no hub shares the table")
     return 0
 
 

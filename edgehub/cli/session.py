@@ -44,7 +44,7 @@ def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) ->
             str(row["waiting"]),
             str(row["waiting_bytes"]),
         )
-    print_table(table)
+    print_table(table, "no client is connected or has a stored session")
     if answer["next"]:
         print_line(f"more with --after {answer['next']}", err=True)
 

@@ -75,9 +75,10 @@ def _entities_text(entities: dict[str, Any]) -> str:
         text += f"; {held} held for {pending['entities_total']} that are not"
     if entities["errors_total"]:
         unusable = counted(entities["errors_total"], "message")
-        text += f"; {unusable} could not be used (mosquitto_sub -t {entities['errors_topic']})"
+        text += f"; {unusable} could not be used (edgehub listen {entities['errors_topic']})"
     if entities["creations_under_way"]:
-        text += f"; {entities['creations_under_way']} on their way to the cloud"
+        creations = counted(entities["creations_under_way"], "creation")
+        text += f"; {creations} to be confirmed by the cloud"
     if entities["creations_refused"]:
         text += f"; {entities['creations_refused']} refused by the cloud"
     return text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from edgehub.cli.output import printable
+from edgehub.cli.output import print_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -60,8 +60,11 @@ def new_table(*columns: str, right: Collection[str] = ()) -> Table:
     return table
 
 
-def print_table(table: Table) -> None:
-    """Print a table."""
+def print_table(table: Table, empty: str = "") -> None:
+    """Print a table, or what `empty` says of one without rows."""
+    if empty and not table.row_count:
+        print_line(empty)
+        return
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         # A pipe has no width; the table takes what its longest cells need.

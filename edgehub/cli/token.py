@@ -107,4 +107,4 @@ def list_tokens(obj: dict[str, Any] | None, file: Path | None, as_json: bool) ->
     table = new_table("name", "role", *(["tenant"] if tenants else []))
     for entry in entries:
         table.add_row(entry.name, entry.role, *([entry.tenant or "-"] if tenants else []))
-    print_table(table)
+    print_table(table, "there are no tokens")

@@ -40,7 +40,7 @@ def list_twins(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> No
     table = new_table("client", *_VERSIONS, right=_VERSIONS)
     for row in answer["twins"]:
         table.add_row(row["client_id"], str(row["desired_version"]), str(row["reported_version"]))
-    print_table(table)
+    print_table(table, "no client has a twin")
     if answer["next"]:
         print_line(f"more with --after {answer['next']}", err=True)
 

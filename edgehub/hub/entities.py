@@ -345,7 +345,7 @@ class EntitiesPart(Part):
                 total=figures.errors_total,
                 what="about entities could not be used",
                 example=figures.newest_error,
-                hint=f"mosquitto_sub -t {self._errors_topic}",
+                hint=f"edgehub listen {self._errors_topic}",
                 event="mapper.message_unusable",
                 fields={"newest": figures.newest_error},
             ),

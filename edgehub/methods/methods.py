@@ -52,7 +52,8 @@ class MethodNotConnectedError(MethodError):
     """The client is not connected, or does not listen to calls."""
 
     def __init__(self, client_id: str) -> None:
-        super().__init__(NOT_CONNECTED, f"{client_id} is not connected, or has no methods")
+        reason = f"{client_id} is not connected, or has not subscribed to $iothub/methods/POST/#"
+        super().__init__(NOT_CONNECTED, reason)
 
 
 class MethodTimeoutError(MethodError):
@@ -104,7 +105,7 @@ class MethodCall:
             raise MethodError(400, f"{unknown[0]!a} is none of {', '.join(sorted(_KEYS))}")
         name = document.get("methodName")
         if not isinstance(name, str) or not _NAME(name):
-            text = f"`methodName`: 1 to {NAME_MAX} characters without blanks, /, + and #"
+            text = f"`methodName`: want 1 to {NAME_MAX} characters without blanks, /, + and #"
             raise MethodError(400, text)
         payload = b"" if document.get("payload") is None else orjson.dumps(document["payload"])
         if len(payload) > PAYLOAD_BYTES_MAX:

@@ -246,7 +246,7 @@ def _target(arguments: Arguments) -> str:
 def _body(arguments: Arguments) -> bytes:
     given, packed = arguments.get("body"), arguments.get("body_base64")
     if given is not None and packed is not None:
-        raise ArgumentError("want `body` or `body_base64`, not both")
+        raise ArgumentError("`body`: want it or `body_base64`, not both")
     try:
         body = (given or "").encode() if packed is None else base64.b64decode(packed, validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:

@@ -351,5 +351,5 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise EntityArgumentError("want `document`, a registration as a JSON object")
+        raise EntityArgumentError("`document`: want a registration as a JSON object")
     return value

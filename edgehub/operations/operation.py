@@ -87,7 +87,7 @@ class Argument:
                 raise ArgumentError(f"`{self.name}`: {error}") from error
         if (value is None and not self.required) or _FITS[self.kind](self, value):
             return value
-        raise ArgumentError(f"want `{self.name}`, {self._expected()}")
+        raise ArgumentError(f"`{self.name}`: want {self._expected()}")
 
     def schema(self) -> dict[str, Any]:
         """Return its JSON Schema."""

@@ -136,7 +136,7 @@ class TwinOperations:
         if not self._is_known(client_id):
             raise NotFoundError(
                 f"there is no client {client_id}: it has no identity and no twin, and is not "
-                "connected"
+                "connected (connect it, or add it with `edgehub identity add`)"
             )
         return client_id
 

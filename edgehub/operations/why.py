@@ -36,7 +36,7 @@ LAST_EVENTS: Final = {
     "purged": "purged",
     "lost": "lost",
     "moved": "moved",
-    "dead_lettered": "dead letter that has left",
+    "dead_lettered": "dead letter, removed since",
 }
 
 
@@ -126,8 +126,8 @@ class Why:
         if trace is not None:
             last = [line["event"] for line in trace.lines if line["event"] in LAST_EVENTS]
             if last:
-                return f"gone: {LAST_EVENTS[last[-1]]}"
-        return "gone"
+                return LAST_EVENTS[last[-1]]
+        return "left"
 
     async def _copy(self, copy: Copy, trace: Trace | None, at: int) -> dict[str, Any]:
         queue, row = copy.queue, copy.row
@@ -218,7 +218,7 @@ class Why:
         manifest = self._router.table.manifest
         spec = next((each for each in manifest.routes if each.name in routes[:1]), None)
         if spec is None:
-            return "a route that is gone"
+            return "a route that was removed"
         of_route = manifest.ttl_ms(spec)
         if ttl_ms == of_route:
             return "global" if spec.ttl_ms is None else "route"

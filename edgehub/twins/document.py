@@ -180,7 +180,7 @@ def check_patch(patch: Any) -> Json:
         TwinError: It is no object, or breaks a limit.
     """
     if not isinstance(patch, dict):
-        raise TwinError(400, "not a JSON object")
+        raise TwinError(400, "properties or tags are not a JSON object")
     _check(patch, "", 0, in_array=False)
     return patch
 

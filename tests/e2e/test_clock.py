@@ -133,7 +133,7 @@ def test_time_to_live_while_the_machine_is_off(
     if expired:
         assert off_s == pytest.approx(900, abs=15)
         told = daemon.call("why", id=message)
-        assert told["state"] == "gone: expired"
+        assert told["state"] == "expired"
         (line,) = [each for each in told["journal"]["events"] if each["event"] == "expired"]
         assert line["waited_ms"] == pytest.approx(900_000, abs=20_000)
     else:

@@ -155,8 +155,8 @@ def test_what_is_wrong_is_a_problem(hub: tuple[Daemon, Api, Api]) -> None:
     _, reader, writer = hub
     for path, status, code, detail in [
         ("/api/v1/queue/peek?queue=other", 404, "not_found", "there is no queue 'other'"),
-        ("/api/v1/queue/peek", 422, "bad_request", "want `queue`, a text that is not empty"),
-        ("/api/v1/queue/peek?queue=a&limit=-1", 422, "bad_request", "want `limit`, a whole"),
+        ("/api/v1/queue/peek", 422, "bad_request", "`queue`: want a text that is not empty"),
+        ("/api/v1/queue/peek?queue=a&limit=-1", 422, "bad_request", "`limit`: want a whole"),
         ("/api/v1/queue/peek?queue=a&queue=b", 422, "bad_request", "`queue` is given twice"),
         ("/api/v1/queue/peek?q=a", 422, "bad_request", "queue peek has no parameter `q`"),
         ("/api/v1/dead/show?dead_letter=7", 404, "not_found", "there is no dead letter 7"),

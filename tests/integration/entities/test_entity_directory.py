@@ -113,13 +113,13 @@ async def test_commands_check_their_arguments(tmp_path: Path) -> None:
     async with gateway(tmp_path / "q.db", away()) as hub:
         commands = {each.name: each for each in hub.mapping.operations()}
         assert len((await commands["entity list"]({}))["entities"]) == 1
-        with pytest.raises(ArgumentError, match="want `topic_id`"):
+        with pytest.raises(ArgumentError, match="`topic_id`: want"):
             await commands["entity show"]({"topic_id": 7})
-        with pytest.raises(ArgumentError, match="want `root`"):
+        with pytest.raises(ArgumentError, match="`root`: want"):
             await commands["entity list"]({"root": ""})
         with pytest.raises(UnknownEntityError, match="x/// is not registered"):
             await commands["entity list"]({"parent": "x"})
-        with pytest.raises(EntityArgumentError, match="want `document`"):
+        with pytest.raises(EntityArgumentError, match="`document`: want"):
             await commands["entity register"]({"topic_id": A, "document": "x"})
         answer = await commands["entity register"]({"topic_id": A, "document": CHILD})
         assert answer["outcome"] == "registered"

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgehub.cli.lora import lora
+from edgehub.lora.device import MacVersion
 from edgehub.lora.device_import import parse_devices
 
 FRAME = "804e1f0b268001000a19553a434c24e059"
@@ -24,6 +25,12 @@ def decoded(*arguments: str, code: int = 0) -> dict:
     assert result.exception is None, result.exception
     assert result.return_value == code
     return json.loads(result.output)
+
+
+def test_versions_are_written_as_they_are_shown() -> None:
+    """`--mac-version 1.0.4`, not the name of a constant."""
+    text = CliRunner().invoke(lora, ["device", "add", "--help"]).output
+    assert f"[{'|'.join(MacVersion)}]" in text
 
 
 def test_a_data_frame_is_read_with_its_counter_found() -> None:

@@ -24,6 +24,6 @@ def test_unusable_messages_stand_next_to_the_entities() -> None:
     }
     assert _entities_text(entities) == (
         "2 registered; 1 message held for 1 that are not;"
-        " 3 messages could not be used (mosquitto_sub -t te/errors)"
+        " 3 messages could not be used (edgehub listen te/errors)"
     )
     assert "1 message could not" in _entities_text({**entities, "errors_total": 1})

@@ -37,6 +37,12 @@ def test_a_terminal_folds_names_and_keeps_figures(capsys, monkeypatch):
     assert "1234567" in out
 
 
+def test_a_table_without_rows_is_a_sentence(capsys):
+    """Headings over nothing look as if something had failed."""
+    print_table(new_table("queue", "waiting"), "no queues yet")
+    assert capsys.readouterr().out == "no queues yet\n"
+
+
 def test_one_of_a_kind_is_no_plural(capsys):
     """What people read counts as they do."""
     copy = {

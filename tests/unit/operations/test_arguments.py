@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("value", [None, "", 5, ["x"], True])
 def test_a_text_must_be_one(value: object) -> None:
     """Absent, empty and other types are refused with the argument's name."""
-    with pytest.raises(ArgumentError, match="want `queue`, a text that is not empty"):
+    with pytest.raises(ArgumentError, match="`queue`: want a text that is not empty"):
         text("queue", "", required=True).check(value)
 
 
@@ -93,7 +93,7 @@ async def test_an_operation_gets_its_arguments_checked_and_with_defaults() -> No
     }
     with pytest.raises(ArgumentError, match="queue peek has no argument `depth`; it takes queue,"):
         await operation({"depth": 1})
-    with pytest.raises(ArgumentError, match="want `payload`, true or false"):
+    with pytest.raises(ArgumentError, match="`payload`: want true or false"):
         await operation({"payload": 1})
 
 
