@@ -95,6 +95,10 @@ class ClientUplink:
             and self._sessions.carries(client_id)
         )
 
+    def is_shared(self, client_id: str) -> bool:
+        """Return whether other hubs may speak for a client at the peer too."""
+        return self._link is not None and self._link[2] and client_id != self._hub_id
+
     @asynccontextmanager
     async def reach(self, client_id: str) -> AsyncIterator[None]:
         """Keep the session open that carries what is about a client.
@@ -134,7 +138,7 @@ class ClientUplink:
         body: bytes = b"",
         *,
         rid: str | None = None,
-        version: int | None = None,
+        version: str | None = None,
     ) -> None:
         """Send a request or an answer about a client for which the hub speaks at the peer."""
         if self._link is None:

@@ -113,7 +113,7 @@ class TwinsPart(Part):
         uplink.session_changed.append(sync.session_changed)
         self._uplink = uplink
         # Answers go where a request came from; following them lets clients subscribe.
-        listener.follow(ClientTopic.TWIN_ANSWERS, lambda _client_id, _listens: None)
+        listener.follow(ClientTopic.TWIN_ANSWERS, self._answered)
         listener.follow(ClientTopic.DESIRED, self._listening)
         self._tasks = asyncio.TaskGroup()
         store.limits.count_other_tables(lambda: twins.bound.used)
@@ -192,9 +192,15 @@ class TwinsPart(Part):
         listens = self._clients.ways(client_id, DESIRED)
         return bool(listens) or self._uplink.is_attached(client_id)
 
+    def _answered(self, client_id: str, listens: bool) -> None:
+        if not listens:
+            self._sync.left(client_id)
+
     def _listening(self, client_id: str, listens: bool) -> None:
         self._uplink.set_listening(client_id, "twin", listens)
-        if listens and not self._sync.is_fresh(client_id):
+        if not listens:
+            self._sync.left(client_id)
+        elif not self._sync.is_fresh(client_id):
             self._sync.due(client_id)
 
     # Requests of clients.
@@ -208,6 +214,8 @@ class TwinsPart(Part):
     def _handle(self, request: RoutedRequest, settle: Settle, token: int) -> None:
         self._requests_total += 1
         if request.path == GET_TWIN:
+            if request.way.of_hub:
+                self._sync.left(request.client_id)  # it may have come from another hub there
             if self._sync.is_fresh(request.client_id):
                 self._show(request)
             else:
@@ -230,7 +238,7 @@ class TwinsPart(Part):
 
     def _show(self, request: RoutedRequest) -> None:
         twin = self.twins.get(request.client_id)
-        if request.version == str(twin.desired_version):
+        if request.version == twin.versions:
             self._clients.answer(request, NOT_MODIFIED, b"")
         else:
             self._clients.answer(request, _OK, twin.for_client())

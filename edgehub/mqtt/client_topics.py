@@ -66,7 +66,7 @@ def parse_client_topic(topic: str) -> ClientPath | None:
 
 
 def client_levels(
-    path: str, name: str = "", *, rid: str | None = None, version: int | None = None
+    path: str, name: str = "", *, rid: str | None = None, version: int | str | None = None
 ) -> str:
     """Build the levels of a topic behind its client."""
     given = (("$rid", rid), ("$version", version))

@@ -67,6 +67,7 @@ class ClientTwin:
         reported_version: Of `reported`.
         tags: What operators note; the client never sees them.
         synced: Reported properties as the peer upstream has them, None = it has `reported`.
+        peer_version: Version of the reported properties as the peer has them, None = not known.
     """
 
     desired: Json = field(default_factory=dict)
@@ -75,6 +76,7 @@ class ClientTwin:
     reported_version: int = FIRST_VERSION
     tags: Json = field(default_factory=dict)
     synced: Json | None = None
+    peer_version: int | None = None
 
     def for_client(self) -> bytes:
         """Return the document that its client reads."""
@@ -133,9 +135,21 @@ class ClientTwin:
         check_size(tags, "tags", TAGS_BYTES_MAX)
         return replace(self, tags=tags)
 
-    def sent(self, reported: Json) -> ClientTwin:
-        """Record that the peer upstream has these reported properties."""
-        return replace(self, synced=None if is_same(reported, self.reported) else reported)
+    def sent(self, reported: Json, version: int | None) -> ClientTwin:
+        """Record that the peer upstream has these reported properties, in this version."""
+        synced = None if is_same(reported, self.reported) else reported
+        return replace(self, synced=synced, peer_version=version)
+
+    @property
+    def versions(self) -> str:
+        """Return both versions, as a hub names them to another one."""
+        return f"{self.desired_version},{self.reported_version}"
+
+    @property
+    def peer_versions(self) -> str | None:
+        """Return both versions as the peer upstream has them, None = not known."""
+        known = self.peer_version
+        return None if known is None else f"{self.desired_version},{known}"
 
     def unsent(self) -> Json:
         """Return the patch that brings the peer's reported properties up to date."""
@@ -143,14 +157,17 @@ class ClientTwin:
 
     def stored(self) -> bytes:
         """Return it as it is stored."""
-        document = {
+        document: Json = {
             "desired": self.desired,
             "desired_version": self.desired_version,
             "reported": self.reported,
             "reported_version": self.reported_version,
             "tags": self.tags,
         }
-        return write_json(document if self.synced is None else {**document, "synced": self.synced})
+        for name in ("synced", "peer_version"):
+            if (value := getattr(self, name)) is not None:
+                document[name] = value
+        return write_json(document)
 
     @classmethod
     def restored(cls, stored: bytes) -> ClientTwin:

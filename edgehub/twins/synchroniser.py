@@ -2,8 +2,9 @@
 
 Owns what is due and the requests without an answer. Invariants: desired properties are the peer's,
 whatever stood here before; what a client reported is sent until the peer has it, and only what has
-changed since; one client is synchronised once at a time, and few at once, so that what is sent here
-never holds up an alarm for long.
+changed since; what it reported at another hub is read before it is shown; one client is
+synchronised once at a time, and few at once, so that what is sent here never holds up an alarm for
+long.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import itertools
 import re
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 import structlog
@@ -56,7 +57,7 @@ WAITERS_MAX: Final = 8
 
 FRESH_MAX: Final = 100_000
 NOT_MODIFIED: Final = 304
-"""Between hubs: the desired properties still have the version that the request names."""
+"""Between hubs: both sections still have the versions that the request names."""
 
 _NUMBER: Final = re.compile("[0-9]{1,16}").fullmatch
 _OK: Final = 200
@@ -77,6 +78,9 @@ class TwinPeer(Protocol):
     def speaks_for(self, client_id: str) -> bool:
         """Return whether it takes requests about a client at present."""
 
+    def is_shared(self, client_id: str) -> bool:
+        """Return whether others may speak for a client there too."""
+
     def reach(self, client_id: str) -> AbstractAsyncContextManager[None]:
         """Keep open what carries requests about a client.
 
@@ -92,13 +96,21 @@ class TwinPeer(Protocol):
         body: bytes = b"",
         *,
         rid: str | None = None,
-        version: int | None = None,
+        version: str | None = None,
     ) -> None:
         """Send a request."""
 
 
 class PeerSilentError(EdgeHubError):
     """The peer has not answered."""
+
+
+class _Answer(NamedTuple):
+    """What the peer has answered: a status, a version if it names one, and a body."""
+
+    status: int
+    version: int
+    body: bytes
 
 
 class TwinSynchroniser:
@@ -126,7 +138,7 @@ class TwinSynchroniser:
         self._numbers = itertools.count(1)
         # Answers to requests before a restart are no answers to those after it.
         self._mark = secrets.token_hex(3)
-        self._requests: dict[str, tuple[str, asyncio.Future[tuple[int, bytes]]]] = {}
+        self._requests: dict[str, tuple[str, asyncio.Future[_Answer]]] = {}
         self._fresh: set[str] = set()
         # Clients for which the hub may not speak at the peer; they are served from here alone.
         self._unknown: set[str] = set()
@@ -181,6 +193,11 @@ class TwinSynchroniser:
         for client_id in list(self._waiters):
             self._release(client_id)
 
+    def left(self, client_id: str) -> None:
+        """Record that a client has left: it may report elsewhere until it is back."""
+        if self._peer.is_shared(client_id):
+            self._fresh.discard(client_id)
+
     def session_changed(self, client_id: str, is_open: bool) -> None:
         """Record that the session that carries one client was opened, or has ended."""
         self._fresh.discard(client_id)
@@ -200,7 +217,8 @@ class TwinSynchroniser:
         if path.path == TWIN_RESULT:
             whose, answer = self._requests.get(path.parameters.get("$rid", ""), ("", None))
             if answer is not None and whose == client_id and not answer.done():
-                answer.set_result((_number(path.name), body))
+                version = _number(path.parameters.get("$version", ""))
+                answer.set_result(_Answer(_number(path.name), version, body))
         elif path.path == DESIRED and split_sender(client_id) is not None:
             self._take_desired(client_id, _number(path.parameters.get("$version", "")), body)
 
@@ -260,8 +278,8 @@ class TwinSynchroniser:
                 await self._push(client_id)
 
     async def _refresh(self, client_id: str) -> None:
-        known = self._twins.get(client_id).desired_version if client_id in self._twins else None
-        status, body = await self._request(client_id, GET_TWIN, version=known)
+        known = self._twins.get(client_id).peer_versions
+        status, _, body = await self._request(client_id, GET_TWIN, version=known)
         if status == _OK:
             try:
                 self._adopt(client_id, *_sections(body))
@@ -277,25 +295,26 @@ class TwinSynchroniser:
             self._fresh.clear()
         self._fresh.add(client_id)
 
-    def _adopt(self, client_id: str, desired: Json, version: int, reported: Json) -> None:
+    def _adopt(self, client_id: str, desired: _Section, reported: _Section) -> None:
         twin = self._twins.get(client_id)
-        patch = difference(twin.desired, desired)
-        adopted = twin.with_desired(desired, version)
+        patch = difference(twin.desired, desired.properties)
+        adopted = twin.with_desired(desired.properties, desired.version)
         if twin.synced is not None:
             # What the client reported meanwhile goes on top of what the peer has.
-            mine = merged(reported, twin.unsent())
-            adopted = _with_reported(replace(adopted, synced=reported), mine)
+            mine = merged(reported.properties, twin.unsent())
+            adopted = _with_reported(replace(adopted, synced=reported.properties), mine)
         else:
-            adopted = _with_reported(adopted, reported)
+            adopted = _with_reported(adopted, reported.properties)
+        adopted = replace(adopted, peer_version=reported.version)
         if adopted != twin:
             self._twins.put(client_id, adopted, _ignore, patch=patch)
 
     async def _push(self, client_id: str) -> None:
         twin = self._twins.get(client_id)
         patch = piece_of(twin.unsent(), PIECE_BYTES)
-        status = _OK
+        status, version = _OK, 0
         if patch:
-            status, body = await self._request(client_id, REPORT, write_json(patch))
+            status, version, body = await self._request(client_id, REPORT, write_json(patch))
             if status in _REFUSED:
                 self.refused_total += 1
                 reason = body[:200].decode(errors="replace")
@@ -307,7 +326,14 @@ class TwinSynchroniser:
         # What the peer refuses once it would refuse for ever; the next report is tried again.
         refused = status in _REFUSED
         has = twin.reported if refused else merged(twin.synced, patch)
-        sent = self._twins.get(client_id).sent(has)
+        known = twin.peer_version
+        if version:
+            is_next = known is not None and version == known + 1
+            known = version if is_next else None
+            if not is_next:
+                self._fresh.discard(client_id)  # others have reported too
+                self.due(client_id)
+        sent = self._twins.get(client_id).sent(has, known)
         try:
             self._twins.put(client_id, sent, _ignore)
         except TwinError as error:
@@ -316,10 +342,10 @@ class TwinSynchroniser:
             self.due(client_id)
 
     async def _request(
-        self, client_id: str, path: str, body: bytes = b"", *, version: int | None = None
-    ) -> tuple[int, bytes]:
+        self, client_id: str, path: str, body: bytes = b"", *, version: str | None = None
+    ) -> _Answer:
         request_id = f"{self._mark}{next(self._numbers)}"
-        answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = client_id, answer
         try:
             async with deadline(self._clock, ANSWER_TIMEOUT_S):
@@ -333,19 +359,30 @@ class TwinSynchroniser:
                 answer.exception()  # it may have been set in the turn of the time-out
 
 
-def _sections(body: bytes) -> tuple[Json, int, Json]:
-    """Return desired properties, their version, and reported properties of a twin.
+class _Section(NamedTuple):
+    """A section of a twin of the peer: its properties and their version."""
+
+    properties: Json
+    version: int
+
+
+def _sections(body: bytes) -> tuple[_Section, _Section]:
+    """Return desired and reported properties of a twin.
 
     Raises:
         TwinError: It is no twin.
     """
     document = _parsed(body)
-    if not isinstance(document, dict) or not isinstance(document.get("desired"), dict):
-        raise TwinError(400, "the peer's answer is no twin")
-    version = document["desired"].get("$version")
-    if not isinstance(version, int) or not 1 <= version <= WHOLE_MAX:
-        raise TwinError(400, "the peer's twin has no version")
-    return _plain(document["desired"]), version, _plain(document.get("reported", {}))
+    found = []
+    for name in ("desired", "reported"):
+        section = document.get(name) if isinstance(document, dict) else None
+        if not isinstance(section, dict):
+            raise TwinError(400, f"the peer's answer is no twin, it has no {name} properties")
+        version = section.get("$version")
+        if not isinstance(version, int) or not 1 <= version <= WHOLE_MAX:
+            raise TwinError(400, f"the peer's twin has no version of {name} properties")
+        found.append(_Section(_plain(section), version))
+    return found[0], found[1]
 
 
 def _number(text: str) -> int:

@@ -72,7 +72,7 @@ class RoutedRequest(NamedTuple):
         path: What is requested; see `edgehub.mqtt.client_topics`.
         name: Status of a result, else empty.
         request_id: That the answer repeats, empty = no answer is wanted.
-        version: Of the desired properties that its sender has, empty = not said.
+        version: Of the twin that its sender has, as `ClientTwin.versions`; empty = not said.
         body: Payload.
     """
 

@@ -34,9 +34,10 @@ class Family:
         self._port = free_port()
         identities = folder / "identities"
         with changing(identities) as entries:
-            entries[child] = Identity(
-                id=child, password=PasswordHash.of(b"secret"), on_behalf=("leaf-*",)
-            )
+            for name in (child, "other"):
+                entries[name] = Identity(
+                    id=name, password=PasswordHash.of(b"secret"), on_behalf=("leaf-*",)
+                )
         self._identities = str(identities)
         password = folder / "password"
         password.write_text("secret")
@@ -58,12 +59,13 @@ class Family:
             yield hub
 
     @contextlib.asynccontextmanager
-    async def child(self, *, linked: bool = True, **more: Any) -> AsyncIterator[BrokerHub]:
-        """Run the child, and wait until it is linked to its parent."""
-        (self._folder / "child").mkdir(exist_ok=True)
-        async with running_hub(
-            self._folder / "child", hub_id="child", upstream=self._upstream, **more
-        ) as hub:
+    async def child(
+        self, name: str = "child", *, linked: bool = True, **more: Any
+    ) -> AsyncIterator[BrokerHub]:
+        """Run the child, or another one, and wait until it is linked to the parent."""
+        (self._folder / name).mkdir(exist_ok=True)
+        upstream = self._upstream if name == "child" else {**self._upstream, "username": name}
+        async with running_hub(self._folder / name, hub_id=name, upstream=upstream, **more) as hub:
             if linked:
                 await hub.until(lambda: twins(hub)["synchronised"])
             yield hub
@@ -169,6 +171,36 @@ async def test_a_missed_version_is_read_in_full(family: Family) -> None:
                 change = await client.desired()
                 merged |= {**change.patch, "version": change.version}
             assert merged == {"y": 1, "z": 1, "version": 4}
+
+
+async def test_a_device_that_moves_between_hubs_is_one_twin(tmp_path: Path) -> None:
+    """What it reported at the other hub is there when it is back, though nothing was desired."""
+    (tmp_path / "parent").mkdir()
+    family = Family(tmp_path)
+    async with (
+        family.parent() as parent,
+        family.child() as first,
+        family.child("other") as second,
+    ):
+        for number, hub in enumerate((first, second, first, second, first)):
+            async with twin_client(hub.mqtt_port, "leaf-1") as client:
+                body = (await client.get()).body
+                assert body["reported"].get("n", -1) == number - 1
+                await client.report({"n": number})
+                await hub.until(lambda hub=hub: not twins(hub)["unsent"])
+        assert await reported(parent, "leaf-1") == {"n": 4}
+
+
+async def test_a_device_that_moves_during_an_outage_is_one_twin(family: Family) -> None:
+    """What it reported straight to the parent is there when its hub is back."""
+    async with family.parent() as parent:
+        async with family.child() as child, twin_client(child.mqtt_port, "leaf-1") as client:
+            await client.report({"a": 1})
+            await child.until(lambda: not twins(child)["unsent"])
+        async with twin_client(parent.mqtt_port, "leaf-1") as client:
+            await client.report({"a": 2, "b": 2})
+        async with family.child() as child, twin_client(child.mqtt_port, "leaf-1") as client:
+            assert (await client.get()).body["reported"] == {"a": 2, "b": 2, "$version": 3}
 
 
 async def test_a_client_of_another_name_stays_with_its_hub(family: Family) -> None:

@@ -44,10 +44,10 @@ class Bench:
 def test_a_hub_speaks_for_all() -> None:
     """Each client has its own topics, the hub itself under its id at the peer."""
     bench = Bench(for_all=True)
-    bench.uplink.send("d/m", GET_TWIN, rid="1", version=3)
+    bench.uplink.send("d/m", GET_TWIN, rid="1", version="3,7")
     bench.uplink.send("gw", METHOD_RESULT, "200", b"{}", rid="2")
     assert bench.connection.topics() == [
-        "$edge/clients/d/m/twin/GET/?$rid=1&$version=3",
+        "$edge/clients/d/m/twin/GET/?$rid=1&$version=3,7",
         "$edge/clients/child/methods/res/200/?$rid=2",
     ]
     bench.uplink.take("$edge/clients/child/twin/res/200/?$rid=1", b"own")

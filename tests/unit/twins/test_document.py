@@ -100,8 +100,8 @@ def test_what_is_unsent_brings_a_peer_up_to_date(
     for patch in reports:
         twin = twin.report(patch)
     assert text_of(merged(first, twin.unsent())) == text_of(twin.reported)
-    sent = twin.sent(twin.reported)
-    assert sent.synced is None
+    sent = twin.sent(twin.reported, 7)
+    assert (sent.synced, sent.peer_versions) == (None, "1,7")
     assert sent.unsent() == {}
     assert twin.reported_version == 1 + len(reports)
 

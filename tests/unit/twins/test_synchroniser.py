@@ -35,7 +35,7 @@ class Request(NamedTuple):
     path: str
     body: Any
     rid: str
-    version: int | None
+    version: str | None
 
 
 class Peer:
@@ -50,6 +50,10 @@ class Peer:
     def speaks_for(self, client_id: str) -> bool:
         """Return whether requests about a client are sent at all."""
         return self.is_up and client_id not in self.foreign
+
+    def is_shared(self, client_id: str) -> bool:
+        """Return whether other hubs report for a client too."""
+        return client_id != "gw"
 
     @contextlib.asynccontextmanager
     async def reach(self, client_id: str) -> AsyncIterator[None]:
@@ -66,7 +70,7 @@ class Peer:
         body: bytes = b"",
         *,
         rid: str | None = None,
-        version: int | None = None,
+        version: str | None = None,
     ) -> None:
         """Record a request."""
         assert not name
@@ -119,9 +123,14 @@ class Bench:
         await turns()
         return self.peer.requests.pop(0)
 
-    async def answer(self, request: Request, status: int, body: Any = None) -> None:
+    async def answer(
+        self, request: Request, status: int, body: Any = None, version: int | None = None
+    ) -> None:
         """Answer a request."""
-        path = ClientPath(request.client_id, TWIN_RESULT, str(status), {"$rid": request.rid})
+        parameters = {"$rid": request.rid}
+        if version is not None:
+            parameters["$version"] = str(version)
+        path = ClientPath(request.client_id, TWIN_RESULT, str(status), parameters)
         text = b"" if body is None else json.dumps(body).encode()
         self.sync.take(request.client_id, path, text)
         await turns()
@@ -179,7 +188,7 @@ async def test_an_outage_ends_with_one_request_each_way(bench: Bench) -> None:
         bench.report("d", {"n": number, "list": [number]})
     await bench.link()
     request = await bench.next()
-    assert (request.path, request.version) == (GET_TWIN, 1)
+    assert (request.path, request.version) == (GET_TWIN, None)
     await bench.answer(request, 200, document({"x": 1}, 4, other=True))
     assert bench.changes == [("d", {"x": 1}, 4)]
     request = await bench.next()
@@ -199,7 +208,7 @@ async def test_a_long_report_is_sent_in_pieces(bench: Bench) -> None:
     report = {f"name-{number}": {"text": "x" * 300, "n": number} for number in range(20)}
     bench.report("d", report)
     await bench.link()
-    await bench.answer(await bench.next(), 304)
+    await bench.answer(await bench.next(), 200, document({}, 1))
     arrived: dict[str, Any] = {}
     pieces = 0
     while list(bench.twins.unsent()):
@@ -207,7 +216,7 @@ async def test_a_long_report_is_sent_in_pieces(bench: Bench) -> None:
         assert size_of(request.body) <= PIECE_BYTES
         arrived = merged(arrived, request.body)
         pieces += 1
-        await bench.answer(request, 204)
+        await bench.answer(request, 204, version=9 + pieces)
     assert arrived == report
     assert pieces < 10
 
@@ -215,10 +224,11 @@ async def test_a_long_report_is_sent_in_pieces(bench: Bench) -> None:
 async def test_desired_properties_are_those_of_the_peer(bench: Bench) -> None:
     """Changes follow one another; an old one is nothing, a gap is read again, 304 is no change."""
     bench.wanted.add("d")
-    bench.twins.put("d", ClientTwin(desired={"a": 1}, desired_version=3), lambda *_: None)
+    twin = ClientTwin(desired={"a": 1}, desired_version=3, peer_version=7)
+    bench.twins.put("d", twin, lambda *_: None)
     await bench.link()
     request = await bench.next()
-    assert request.version == 3
+    assert request.version == "3,7"
     await bench.answer(request, 304)
     await bench.desired("d", 4, {"b": 2})
     await bench.desired("d", 4, {"b": 3})
@@ -228,6 +238,56 @@ async def test_desired_properties_are_those_of_the_peer(bench: Bench) -> None:
     request = await bench.next()
     await bench.answer(request, 200, document({"b": 2, "c": 1, "d": 0}, 7))
     assert bench.changes[1:] == [("d", {"a": None, "c": 1, "d": 0}, 7)]
+
+
+async def test_what_was_reported_elsewhere_is_read(bench: Bench) -> None:
+    """Once the client is back, and when the version of a report shows that others were before."""
+    bench.sync.due("d")
+    await bench.link()
+    await bench.answer(await bench.next(), 200, document({}, 1, a=1))
+    assert bench.sync.is_fresh("d")
+    bench.sync.left("d")
+    assert not bench.sync.is_fresh("d")
+    bench.sync.due("d")
+    request = await bench.next()
+    assert request.version == "1,9"
+    await bench.answer(request, 304)
+    bench.report("d", {"b": 1})
+    await bench.answer(await bench.next(), 204, version=10)
+    assert bench.peer.requests == []
+    bench.report("d", {"b": 2})
+    await bench.answer(await bench.next(), 204, version=12)
+    request = await bench.next()
+    assert (request.path, request.version) == (GET_TWIN, None)
+    changed = document({}, 1, a=2, b=2)
+    changed["reported"]["$version"] = 12
+    await bench.answer(request, 200, changed)
+    assert bench.twins.get("d").reported == {"a": 2, "b": 2}
+    assert bench.twins.get("d").peer_versions == "1,12"
+    assert bench.peer.requests == []
+
+
+async def test_the_hubs_own_twin_is_not_read_again_for_a_client_that_leaves(bench: Bench) -> None:
+    """No other hub reports for it."""
+    bench.sync.due("gw")
+    await bench.link()
+    await bench.answer(await bench.next(), 200, document({}, 1))
+    bench.sync.left("gw")
+    assert bench.sync.is_fresh("gw")
+
+
+async def test_a_client_that_listens_is_read_again_after_an_outage(bench: Bench) -> None:
+    """Also one whose twin is empty at the peer and here."""
+    bench.wanted.add("d")
+    bench.sync.due("d")
+    await bench.link()
+    await bench.answer(await bench.next(), 200, document({}, 1))
+    await bench.link(False)
+    await bench.link()
+    request = await bench.next()
+    assert (request.path, request.version) == (GET_TWIN, "1,9")
+    await bench.answer(request, 304)
+    assert bench.peer.requests == []
 
 
 async def test_a_silent_peer_is_tried_again_later(bench: Bench) -> None:
@@ -321,8 +381,10 @@ async def test_a_change_for_what_is_no_client_is_dropped(bench: Bench) -> None:
         {},
         {"desired": 1},
         {"desired": {}},
-        {"desired": {"$version": 2, "a b": 1}},
-        {"desired": {"$version": 2**60}},
+        {"desired": {"$version": 2}},
+        {"desired": {"$version": 2}, "reported": {"x": 1}},
+        {"desired": {"$version": 2, "a b": 1}, "reported": {"$version": 2}},
+        {"desired": {"$version": 2**60}, "reported": {"$version": 2}},
     ],
 )
 async def test_an_answer_that_is_no_twin_changes_nothing(bench: Bench, body: Any) -> None:
