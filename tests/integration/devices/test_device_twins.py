@@ -86,8 +86,8 @@ async def test_a_device_is_read_from_its_twin_and_reports_its_counter(
     responder.twin("dev-1")["desired"]["edgehub"] = {"keep_alive_s": 600}
     async with running_hub(tmp_path / "one", **settings(broker.port)) as hub:
         await hub.until(lambda: hub.endpoint()["state"] == "up")
-        await send(hub, "dev-1", *range(1, 12))
-        await hub.until(lambda: arrived(hub) == 11)
+        await send(hub, "dev-1", *range(1, 13))
+        await hub.until(lambda: arrived(hub) == 12)
         assert responder.asked.count(("GET", "dev-1")) == 1
         shown = await hub.call("device show", device_id="dev-1")
         assert shown["profile"]["keep_alive_s"] == 600
@@ -99,7 +99,7 @@ async def test_a_device_is_read_from_its_twin_and_reports_its_counter(
     assert reported >= 10
     async with running_hub(tmp_path / "two", **settings(broker.port)) as hub:
         await hub.until(lambda: hub.endpoint()["state"] == "up")
-        await send(hub, "dev-1", reported - 1, 12)
+        await send(hub, "dev-1", reported - 1, 13)
         await hub.until(lambda: arrived(hub) == 1)
         assert hub.hub.status()["affinity"]["frames"] == {
             "invalid_frame_counter": 1,
