@@ -160,6 +160,22 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
     return 0
 
 
+@device.command()
+@click.argument("device_id", metavar="DEVICE")
+@click.pass_obj
+def release(obj: dict[str, Any], device_id: str) -> int:
+    """Stop speaking for a device, so that the next hub that hears it does.
+
+    Its session upstream is closed. If no other hub hears it, this one takes it again.
+    """
+    answer = ask_hub(obj, "device release", device_id=device_id)
+    if not answer["released"]:
+        print_line(f"edgehub: this hub does not speak for {device_id}", err=True)
+        return 1
+    print_line(f"released: {device_id}")
+    return 0
+
+
 def _print_ledger(entries: list[dict[str, Any]]) -> None:
     table = new_table(
         "time", "device", "was", "is", "cause", "other hub", "epoch", right=("epoch",)

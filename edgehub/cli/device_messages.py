@@ -76,6 +76,8 @@ def send_to_device(
         return
     waiting = counted(answer["waiting"], "message")
     print_line(f"stored: {answer['message_id']}, until {answer['expires']} ({waiting} for it now)")
+    if answer["owner"] is not None:
+        print_line(f"it goes on to hub {answer['owner']}, which speaks for {device_id}")
 
 
 @click.command("messages")

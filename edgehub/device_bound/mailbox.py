@@ -59,6 +59,11 @@ class Mailbox:
         self.send: Send | None = None
 
     @property
+    def is_movable(self) -> bool:
+        """Return whether nothing ties its messages to this hub: its client does not listen here."""
+        return not self.listens or self.send is not None
+
+    @property
     def is_unused(self) -> bool:
         """Return whether nothing has to be remembered."""
         return not self.messages and not self.listens and self.retry is None

@@ -157,6 +157,10 @@ class Mailboxes:
         self._last_number = 0
         self._waiting = self._bytes = self._accepted = 0
         self._ended: Counter[Fate] = Counter()
+        self.followers: list[Callable[[str], None]] = []
+        """Called with the device of each message that is durable now."""
+        self.newest_stored: asyncio.Future[None] | None = None
+        """Done once all messages that were accepted so far are durable; None = none was."""
         self.newest = dict.fromkeys(Fate, "")
         """Target and id of the newest message with each fate."""
 
@@ -220,13 +224,16 @@ class Mailboxes:
             expires_ms=now_ms + ttl_ms,
             size=size_of(properties, system, body),
         )
-        self._check_room(message)
+        if full := self.fault(target, message.size):
+            self._record(message, Fate.QUEUE_DEPTH_EXCEEDED, full)
+            raise QueueDepthExceededError(full)
         message.number = self._last_number + 1
         stored = self._table.add(message)
         self._last_number = message.number
         self._accepted += 1
         self._insert(message)
         stored.add_done_callback(partial(self._stored, message))
+        self.newest_stored = stored
         return message, stored
 
     def listening(self, target: str, listens: bool) -> None:
@@ -265,6 +272,42 @@ class Mailboxes:
                 has_more=box.first() is not None,
             )
         return None
+
+    def fault(self, target: str, size: int) -> str:
+        """Return why there is no room for a message of that size, "" = there is."""
+        box = self._boxes.get(target)
+        depth = 0 if box is None else len(box.messages)
+        if depth >= self.options.waiting_max:
+            return f"{depth} messages wait for {target} (device_bound.waiting_max)"
+        if self._bytes + size > self.options.bytes_max:
+            return f"{self._bytes} bytes wait for all clients (device_bound.bytes_max)"
+        return ""
+
+    def movable(self) -> list[str]:
+        """Return the clients whose messages another hub could take."""
+        return [target for target, box in self._boxes.items() if box.messages and box.is_movable]
+
+    def lend(self, target: str) -> DeviceMessage | None:
+        """Return the next message that another hub could take, and keep it until `give_back`."""
+        box = self._boxes.get(target)
+        message = None if box is None or not box.is_movable else box.first()
+        if box is None or message is None or self.left_ms(message) <= 0:
+            return None
+        box.in_flight.add(message)
+        return message
+
+    def give_back(self, message: DeviceMessage, *, moved: bool) -> None:
+        """Remove a message that another hub has stored, or let it wait here again."""
+        box = self._boxes[message.target]
+        box.in_flight.discard(message)
+        if moved:
+            self._end(box, message, Fate.MOVED)
+        self._pump(box)
+        self._forget_unused(box)
+
+    def left_ms(self, message: DeviceMessage) -> int:
+        """Return what is left of a message's life."""
+        return message.expires_ms - self._now_ms()
 
     def expire(self) -> None:
         """End the lives that are over; messages in flight are left until their result is known."""
@@ -346,18 +389,6 @@ class Mailboxes:
             if box.retry is not None:
                 box.retry.cancel()
 
-    def _check_room(self, message: DeviceMessage) -> None:
-        box = self._boxes.get(message.target)
-        depth = 0 if box is None else len(box.messages)
-        full = ""
-        if depth >= self.options.waiting_max:
-            full = f"{depth} messages wait for {message.target} (device_bound.waiting_max)"
-        elif self._bytes + message.size > self.options.bytes_max:
-            full = f"{self._bytes} bytes wait for all clients (device_bound.bytes_max)"
-        if full:
-            self._record(message, Fate.QUEUE_DEPTH_EXCEEDED, full)
-            raise QueueDepthExceededError(full)
-
     def _insert(self, message: DeviceMessage) -> None:
         self._box(message.target).add(message)
         self._waiting += 1
@@ -373,6 +404,8 @@ class Mailboxes:
         box = self._boxes.get(message.target)
         if box is not None and not stored.cancelled() and stored.exception() is None:
             self._pump(box)
+            for follower in self.followers:
+                follower(message.device_id)
 
     def _box(self, target: str) -> Mailbox:
         box = self._boxes.get(target)

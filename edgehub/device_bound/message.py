@@ -47,7 +47,7 @@ class Origin(StrEnum):
 
 
 class Fate(StrEnum):
-    """What became of a message; the words of Azure IoT Hub's feedback."""
+    """What became of a message here; but for `MOVED` the words of Azure IoT Hub's feedback."""
 
     SUCCESS = "Success"
     EXPIRED = "Expired"
@@ -55,6 +55,7 @@ class Fate(StrEnum):
     REJECTED = "Rejected"
     PURGED = "Purged"
     QUEUE_DEPTH_EXCEEDED = "QueueDepthExceeded"
+    MOVED = "Moved"  # to the hub that owns the device, which informs the sender
 
 
 DEAD: Final = frozenset({Fate.DELIVERY_COUNT_EXCEEDED, Fate.REJECTED})
@@ -62,8 +63,8 @@ DEAD: Final = frozenset({Fate.DELIVERY_COUNT_EXCEEDED, Fate.REJECTED})
 
 _WANTED: Final = {
     "positive": frozenset({Fate.SUCCESS}),
-    "negative": frozenset(Fate) - {Fate.SUCCESS},
-    "full": frozenset(Fate),
+    "negative": frozenset(Fate) - {Fate.SUCCESS, Fate.MOVED},
+    "full": frozenset(Fate) - {Fate.MOVED},
 }
 ACKS: Final = ("none", *_WANTED)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from edgehub.device_bound.handover import Handover
 from edgehub.device_bound.intake import TOPICS, DeviceMessageIntake
 from edgehub.device_bound.mailboxes import Mailboxes, MailboxOptions
 from edgehub.device_bound.message import (
@@ -28,14 +30,13 @@ from edgehub.operations.device_messages import DeviceMessageOperations
 from edgehub.telemetry.losses import Loss
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.device_bound.message import DeviceMessage
     from edgehub.devices.affinity.flags import Flags
-    from edgehub.devices.request_queues import RequestQueues
     from edgehub.heads.mqtt.listener import MqttListener
+    from edgehub.hub.devices import DevicesPart
     from edgehub.mqtt.property_bag import Properties
     from edgehub.operations.operation import Operation
     from edgehub.router import Router
@@ -52,7 +53,7 @@ class DeviceBoundPart(Part):
         hub_id: Sender of feedback.
         store: Keeps the messages.
         router: Takes feedback.
-        queues: The request queues of devices.
+        devices: Whose messages they are, and which hub owns each.
         flags: Which devices this hub owns.
         listener: Delivers, and knows who listens.
         clock: For all timers.
@@ -67,7 +68,7 @@ class DeviceBoundPart(Part):
         hub_id: str,
         store: Store,
         router: Router,
-        queues: RequestQueues,
+        devices: DevicesPart,
         flags: Flags,
         listener: MqttListener,
         clock: Clock,
@@ -75,7 +76,6 @@ class DeviceBoundPart(Part):
         self._hub_id = hub_id
         self._store = store
         self._router = router
-        self._flags = flags
         self._mailboxes = Mailboxes(
             DeviceMessageTable(store),
             _options(settings),
@@ -83,11 +83,20 @@ class DeviceBoundPart(Part):
             now_ms=store.hub_time.now_ms,
             utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_is_trusted else None,
             new_id=lambda: str(uuid.uuid4()),
-            queues=queues,
+            queues=devices.queues,
             send=listener.send_message,
             report=self._report,
         )
-        self._newest: asyncio.Future[None] | None = None
+        self._handover: Handover | None = None
+        if devices.requests is not None:
+            self._handover = Handover(
+                self._mailboxes,
+                hub_id=hub_id,
+                flags=flags,
+                coordinator=devices.coordinator,
+                requests=devices.requests,
+                clock=clock,
+            )
         listener.follow(ClientTopic.MESSAGES, self._mailboxes.listening)
         listener.handle(TOPICS, DeviceMessageIntake(self._mailboxes))
 
@@ -101,8 +110,11 @@ class DeviceBoundPart(Part):
         await self._mailboxes.load()
 
     async def run(self) -> None:
-        """End lives until cancelled."""
-        await self._mailboxes.run()
+        """End lives, and hand messages on to other hubs, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._mailboxes.run(), name="mailboxes")
+            if self._handover is not None:
+                tasks.create_task(self._handover.run(), name="handover")
 
     async def close(self) -> None:
         """Stop the timers."""
@@ -129,7 +141,7 @@ class DeviceBoundPart(Part):
             expiry_ms = milliseconds_left(system, now_ms)
         priority, properties = split_priority(properties)
         try:
-            _, stored = self._mailboxes.accept(
+            self._mailboxes.accept(
                 target,
                 body,
                 properties,
@@ -142,7 +154,6 @@ class DeviceBoundPart(Part):
             # Kept without an acknowledgement, it would keep those for other devices from coming.
             self._acknowledge_in_turn(done)
             return
-        self._newest = stored
         self._acknowledge_in_turn(done)
 
     def _acknowledge_in_turn(self, done: Callable[[], None]) -> None:
@@ -152,10 +163,11 @@ class DeviceBoundPart(Part):
             if not stored.cancelled() and stored.exception() is None:
                 done()
 
-        if self._newest is None:
+        newest = self._mailboxes.newest_stored
+        if newest is None:
             done()
         else:
-            self._newest.add_done_callback(settled)
+            newest.add_done_callback(settled)
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply bounds and defaults; what waits already stays."""
@@ -164,11 +176,22 @@ class DeviceBoundPart(Part):
 
     def status(self) -> dict[str, Any]:
         """Return figures of all mailboxes."""
-        return {"device_bound": asdict(self._mailboxes.statistics())}
+        document = asdict(self._mailboxes.statistics())
+        document["held_up"] = {} if self._handover is None else self._handover.held_up
+        return {"device_bound": document}
+
+    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+        """Return which hubs do not take the messages for their devices."""
+        del shown
+        held_up = {} if self._handover is None else self._handover.held_up
+        return [
+            f"device_bound: messages for devices of other hubs wait here: {reason}"
+            for reason in held_up.values()
+        ]
 
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of messages to devices."""
-        return DeviceMessageOperations(self._store, self._mailboxes, self._flags).table()
+        return DeviceMessageOperations(self._store, self._mailboxes, self._handover).table()
 
     def losses(self) -> list[Loss]:
         """Return what devices did not get since the start."""

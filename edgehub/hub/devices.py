@@ -29,6 +29,7 @@ from edgehub.devices.faults import (
     DeviceConnectionError,
     DeviceSourceError,
 )
+from edgehub.devices.hub_requests import HubRequests
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
@@ -38,6 +39,7 @@ from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
 from edgehub.operations.devices import PAGE_MAX, DeviceOperations
 from edgehub.operations.lora import LorawanDeviceOperations
+from edgehub.redis_link.faults import RedisError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -87,6 +89,8 @@ class DevicesPart(Part):
     Attributes:
         take: Takes messages of heads, through the queue of their device; see
             `edgehub.heads.head.Submit`.
+        coordinator: Elects hubs.
+        requests: The way to other hubs, None = there are none.
     """
 
     name = "devices"
@@ -118,14 +122,15 @@ class DevicesPart(Part):
         self._link = self._redis() if "redis" in {affinity.coordinator, affinity.registry} else None
         self._probe = None if self._link is None else self._build_probe(self._link)
         self._registry = self._build_registry()
-        coordinator, self._has_twin = self._build_coordinator()
+        self.coordinator, self._has_twin = self._build_coordinator()
+        self.requests = self._build_requests()
         self._devices = Devices(
             DeviceDependencies(
                 hub_id=hub_id,
                 clock=clock,
                 source=self._registry
                 or TwinSource(Twins(lambda: self._sessions), common=self._common()),
-                coordinator=coordinator,
+                coordinator=self.coordinator,
                 flags=flags,
                 rules=AffinityRules(
                     processing_delay_ms=affinity.processing_delay_ms,
@@ -149,7 +154,11 @@ class DevicesPart(Part):
         self._reader = None
         if affinity.coordinator == "redis":
             self._reader = NoticeReader(
-                hub_id, coordinator=coordinator, flags=flags, devices=self._devices, clock=clock
+                hub_id,
+                coordinator=self.coordinator,
+                flags=flags,
+                devices=self._devices,
+                clock=clock,
             )
 
     @property
@@ -198,7 +207,9 @@ class DevicesPart(Part):
         try:
             async with deadline(self._clock, CATCH_UP_S):
                 await self._reader.catch_up()
-        except (TimeoutError, CoordinatorUnreachableError) as exc:
+                if self.requests is not None:
+                    await self.requests.announce()
+        except (TimeoutError, CoordinatorUnreachableError, RedisError) as exc:
             log.warning("affinity.started_on_old_flags", reason=str(exc) or "no answer in time")
 
     async def run(self) -> None:
@@ -224,6 +235,8 @@ class DevicesPart(Part):
             yield "devices", self._devices.run
         if self._reader is not None:
             yield "notices", self._reader.run
+        if self.requests is not None:
+            yield "hub-requests", self.requests.run
 
     async def close(self) -> None:
         """Close the connections to Redis."""
@@ -349,6 +362,12 @@ class DevicesPart(Part):
 
         coordinator = RedisCoordinator(self._link, prefix=self._settings.redis.prefix)
         return coordinator, lambda: bool(coordinator.twin)
+
+    def _build_requests(self) -> HubRequests | None:
+        if self._link is None or self._settings.affinity.coordinator != "redis":
+            return None
+        prefix = self._settings.redis.prefix
+        return HubRequests(self._link, prefix=prefix, hub_id=self._hub_id, clock=self._clock)
 
     def _build_probe(self, link: RedisLink) -> WriteProbe:
         from edgehub.redis_link.write_probe import WriteProbe  # noqa: PLC0415 - only where configured

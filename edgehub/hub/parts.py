@@ -113,7 +113,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         hub_id=hub_id,
         store=store,
         router=router,
-        queues=devices.queues,
+        devices=devices,
         flags=flags,
         listener=listener,
         clock=clock,

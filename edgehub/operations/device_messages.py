@@ -5,15 +5,14 @@ Owns nothing; asks the mailboxes.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from edgehub.device_bound.message import ACK_PROPERTY, ACKS, TTL_S_MAX, Origin
-from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.message import DEFAULT_PRIORITY, PROPERTIES_MAX, WORST_EXPLICIT_PRIORITY, Priority
 from edgehub.mqtt.property_bag import is_reserved
@@ -21,14 +20,13 @@ from edgehub.operations.arguments import document as json_value
 from edgehub.operations.arguments import flag, text, whole
 from edgehub.operations.documents import utc_text
 from edgehub.operations.operation import Argument, ArgumentError, ArgumentKind, Operation, Resource
-from edgehub.operations.problem import ProblemError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from edgehub.device_bound.handover import Handover
     from edgehub.device_bound.mailboxes import Mailboxes
     from edgehub.device_bound.message import DeviceMessage
-    from edgehub.devices.affinity.flags import Flags
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, Any]
@@ -46,12 +44,15 @@ class SentMessage(TypedDict):
 
     Attributes:
         expires: When its life ends, UTC.
-        waiting: Messages that wait for this client now.
+        waiting: Messages that wait here for this client now.
+        owner: Hub that speaks for the device, and gets the message next; null = this hub, or none
+            is known now.
     """
 
     message_id: str
     expires: str
     waiting: int
+    owner: str | None
 
 
 class DeviceMessageDocument(TypedDict):
@@ -103,15 +104,15 @@ class DeviceMessageOperations:
     Args:
         store: Knows times.
         mailboxes: The messages.
-        flags: Which devices this hub owns.
+        handover: Hands messages on to the hubs that own their devices, None = there are no others.
     """
 
-    __slots__ = ("_flags", "_mailboxes", "_store")
+    __slots__ = ("_handover", "_mailboxes", "_store")
 
-    def __init__(self, store: Store, mailboxes: Mailboxes, flags: Flags) -> None:
+    def __init__(self, store: Store, mailboxes: Mailboxes, handover: Handover | None) -> None:
         self._store = store
         self._mailboxes = mailboxes
-        self._flags = flags
+        self._handover = handover
 
     def table(self) -> list[Operation]:
         """Return every operation."""
@@ -151,13 +152,6 @@ class DeviceMessageOperations:
 
     async def _send(self, arguments: Arguments) -> dict[str, Any]:
         target = _target(arguments)
-        if self._flags.of(arguments["device_id"]) is not Ownership.OWNER:
-            raise ProblemError(
-                HTTPStatus.CONFLICT,
-                "not_owner",
-                f"another hub speaks for {arguments['device_id']}",
-                hint="send it there; `edgehub device ledger` shows which hub took the device",
-            )
         ttl_s, priority = arguments.get("ttl_s"), arguments.get("priority")
         message, stored = self._mailboxes.accept(
             target,
@@ -168,12 +162,16 @@ class DeviceMessageOperations:
             priority=DEFAULT_PRIORITY if priority is None else Priority(priority),
             ttl_ms=None if ttl_s is None else ttl_s * 1000,
         )
-        await stored
-        return {
+        await asyncio.shield(stored)  # others wait for the same commit
+        document = {
             "message_id": message.message_id,
             "expires": self._utc(message.expires_ms),
             "waiting": len(self._mailboxes.of(target)),
+            "owner": None,
         }
+        if self._handover is not None:
+            document["owner"] = await self._handover.owner(message.device_id)
+        return document
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
         target = _target(arguments)

@@ -126,6 +126,14 @@ class DeviceOperations:
                 arguments=(_DEVICE,),
                 changes=True,
             ),
+            Operation(
+                name="device release",
+                about="Stop speaking for a device; the next hub that hears it does.",
+                handler=self._release,
+                result=results.ReleasedDocument,
+                arguments=(_DEVICE,),
+                changes=True,
+            ),
         ]
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
@@ -205,6 +213,17 @@ class DeviceOperations:
             forgotten = await self._written().remove(device_id)
         await self._devices.forgotten(device_id)
         return {"forgotten": forgotten}
+
+    async def _release(self, arguments: Arguments) -> dict[str, Any]:
+        device_id = _device_id(arguments)
+        if self._coordinator != "redis":
+            raise ArgumentError(
+                f"coordinator = {self._coordinator}: no other hub could speak for {device_id}"
+            )
+        released = self._flags.of(device_id) is Ownership.OWNER
+        if released:
+            await self._devices.close(device_id)
+        return {"released": released}
 
     def _written(self) -> DeviceRegistry:
         if self._registry is None:

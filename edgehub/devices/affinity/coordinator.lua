@@ -151,6 +151,8 @@ elseif operation == 'finish' then
   return finish_join()
 elseif operation == 'grant' then
   return grant_downlink()
+elseif operation == 'owner' then
+  return redis.call('HGET', subject, 'owner') or ''
 end
 -- 'look': where a hub's stream stands, and which process looked last under its name.
 local process = prefix .. 'process:' .. ARGV[4]

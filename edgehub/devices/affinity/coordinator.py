@@ -131,6 +131,13 @@ class Coordinator(Protocol):
             CoordinatorUnreachableError: No answer, or it is busy.
         """
 
+    async def owner_of(self, device_id: str) -> str:
+        """Return the hub that owns a device, "" = none is known.
+
+        Raises:
+            CoordinatorUnreachableError: No answer, or it is busy.
+        """
+
     async def claim_join(self, claim: JoinClaim) -> bool:
         """Claim a join request; False = another hub (or this one) has claimed it before.
 

@@ -150,6 +150,11 @@ class InProcessCoordinator:
         repeated = ballot.f_cnt == record.f_cnt and record.owner == ballot.hub_id
         return self._verdict(record, ballot, won=repeated)
 
+    async def owner_of(self, device_id: str) -> str:
+        """Return the hub that owns a device, "" = none is known."""
+        record = self._records.get(device_id)
+        return "" if record is None else record.owner
+
     async def claim_join(self, claim: JoinClaim) -> bool:
         """Claim a join request; False = another hub (or this one) has claimed it before."""
         now = self._clock.monotonic()

@@ -86,6 +86,12 @@ class RedisCoordinator:
                 former=former.decode(),
             )
 
+    async def owner_of(self, device_id: str) -> str:
+        """Return the hub that owns a device, "" = none is known."""
+        owner = await self._call("owner", self._record(device_id), device_id)
+        with _readable(device_id):
+            return str(owner.decode())
+
     async def claim_join(self, claim: JoinClaim) -> bool:
         """Claim a join request; False = another hub (or this one) has claimed it before."""
         return bool(await self._call(CLAIM, self._join(claim), claim.device_id, claim.hub_id))

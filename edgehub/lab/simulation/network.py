@@ -184,6 +184,11 @@ class SimulatedPath:
         await self._reach(ballot.device_id)
         return await self._network.coordinator.elect(ballot)
 
+    async def owner_of(self, device_id: str) -> str:
+        """Return the owner, likewise."""
+        await self._reach(device_id)
+        return await self._network.coordinator.owner_of(device_id)
+
     async def claim_join(self, claim: JoinClaim) -> bool:
         """Claim a join, likewise."""
         await self._reach(claim.device_id)

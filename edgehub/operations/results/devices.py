@@ -91,3 +91,9 @@ class ForgottenDocument(TypedDict):
     """Whether the registry had the device."""
 
     forgotten: bool
+
+
+class ReleasedDocument(TypedDict):
+    """Whether this hub spoke for the device."""
+
+    released: bool

@@ -82,6 +82,17 @@ async def test_the_notice_stands_in_the_stream_before_the_answer(coordinator):
     assert (await coordinator.notices("b", "")).notices == ()
 
 
+async def test_the_owner_is_the_hub_that_was_elected_last(coordinator):
+    """Asking changes nothing."""
+    assert await coordinator.owner_of("d") == ""
+    await wins(coordinator, "a", 5)
+    assert await coordinator.owner_of("d") == "a"
+    await wins(coordinator, "b", 5)
+    assert await coordinator.owner_of("d") == "a"
+    await wins(coordinator, "b", 6)
+    assert await coordinator.owner_of("d") == "b"
+
+
 async def test_a_hub_reads_on_from_its_position(coordinator):
     """Also one that was away: each notice comes once, in order, with rising epochs."""
     start = (await coordinator.notices("a", "")).position

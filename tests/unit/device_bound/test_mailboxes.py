@@ -6,11 +6,9 @@ import asyncio
 
 import pytest
 
-from edgehub.clock import ManualClock
 from edgehub.device_bound.mailbox import IN_FLIGHT_MAX
-from edgehub.device_bound.mailboxes import RETRY_S, Mailboxes, MailboxOptions
+from edgehub.device_bound.mailboxes import RETRY_S
 from edgehub.device_bound.message import (
-    ACK_PROPERTY,
     Fate,
     Origin,
     QueueDepthExceededError,
@@ -18,7 +16,6 @@ from edgehub.device_bound.message import (
     milliseconds_left,
 )
 from edgehub.devices.request_queue import RequestKind
-from edgehub.devices.request_queues import RequestQueues
 from edgehub.errors import StoreError
 from edgehub.message import (
     DEFAULT_PRIORITY,
@@ -28,6 +25,7 @@ from edgehub.message import (
     RefusedByClient,
     SendResult,
 )
+from tests.support.mailboxes import MailboxBench
 
 GONE = SendResult(FailureKind.DISCONNECTED, "gone")
 LATE = SendResult(FailureKind.TIMEOUT, "late")
@@ -35,119 +33,9 @@ SLOW = SendResult(FailureKind.THROTTLED, "slow", 5.0)
 NO = RefusedByClient(FailureKind.TRANSIENT, "no")
 
 
-class MemoryTable:
-    """Keeps messages as the table on disk does; writes are durable at once, or when told to."""
-
-    def __init__(self) -> None:
-        self.rows = {}
-        self.held = None
-        self.is_closed = False
-
-    async def load(self):
-        """Return what is stored."""
-        return [self.rows[number] for number in sorted(self.rows)]
-
-    def add(self, message):
-        """Store a message."""
-        message.header()
-        self.rows[message.number] = message
-        return self._future()
-
-    def count(self, message):
-        """See `DeviceMessageTable`; messages are shared."""
-
-    def bury(self, message):
-        """See `count`."""
-
-    def remove(self, message):
-        """Remove a message."""
-        del self.rows[message.number]
-        return self._future()
-
-    def _future(self):
-        future = asyncio.get_running_loop().create_future()
-        if self.is_closed:
-            future.set_exception(StoreError("the store is closed"))
-        elif self.held is None:
-            future.set_result(None)
-        else:
-            self.held.append(future)
-        return future
-
-
-class Bench:
-    """Mailboxes with a client that does what the test says."""
-
-    def __init__(self, table=None, **options) -> None:
-        self.clock = ManualClock()
-        self.table = table or MemoryTable()
-        self.queues = RequestQueues(self.clock)
-        self.sent, self.reports = [], []
-        self.mailboxes = Mailboxes(
-            self.table,
-            MailboxOptions(
-                **{
-                    "waiting_max": 50,
-                    "bytes_max": 2**20,
-                    "ttl_s": 3600,
-                    "deliveries_max": 10,
-                    **options,
-                }
-            ),
-            clock=self.clock,
-            now_ms=self.clock.boottime_ms,
-            utc_ms=lambda hub_ms: hub_ms,
-            new_id=lambda: "made",
-            queues=self.queues,
-            send=self._send,
-            report=lambda message, fate, _: self.reports.append((message.message_id, fate)),
-        )
-
-    def _send(self, target, bag, message, settle, *, dup, written) -> None:
-        del bag
-        written()
-        self.sent.append((target, message.body, dup, settle))
-
-    async def put(self, body, target="d", *, priority=DEFAULT_PRIORITY, ack=None, **options):
-        """Accept a message, and wait until it is durable and has left if it may."""
-        properties = {} if ack is None else {ACK_PROPERTY: ack}
-        message, stored = self.mailboxes.accept(
-            target,
-            body,
-            properties,
-            {"messageId": body.decode()},
-            origin=Origin.API,
-            priority=priority,
-            **options,
-        )
-        await stored
-        await asyncio.sleep(0)
-        return message
-
-    async def listen(self, target="d"):
-        """Have a client listen, and wait until it has what it may get."""
-        self.mailboxes.listening(target, True)
-        await asyncio.sleep(0)
-
-    @property
-    def bodies(self):
-        """Return what was sent, in order."""
-        return [body for _, body, _, _ in self.sent]
-
-    def settle(self, result, at=-1):
-        """Answer for what was sent."""
-        self.sent[at][3](result)
-
-    @property
-    def ended(self):
-        """Return the fates that were counted."""
-        counts = self.mailboxes.statistics().ended_total
-        return {fate: count for fate, count in counts.items() if count}
-
-
 async def test_messages_wait_for_an_absent_device_and_leave_by_priority():
     """The best one first, by arrival within a priority; gone once acknowledged."""
-    bench = Bench()
+    bench = MailboxBench()
     for body, priority in ((b"1", None), (b"2", 5), (b"3", 0), (b"4", 5)):
         await bench.put(body, priority=DEFAULT_PRIORITY if priority is None else Priority(priority))
     await bench.put(b"other", "e")
@@ -162,7 +50,7 @@ async def test_messages_wait_for_an_absent_device_and_leave_by_priority():
 
 async def test_a_message_is_sent_once_it_is_durable_and_acknowledged_to_its_sender_then():
     """While its commit runs, neither happens."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     bench.table.held = []
     _, stored = bench.mailboxes.accept("d", b"x", {}, {}, origin=Origin.API)
@@ -176,7 +64,7 @@ async def test_a_message_is_sent_once_it_is_durable_and_acknowledged_to_its_send
 
 async def test_a_closed_store_takes_nothing():
     """The sender has an error, and nothing is sent."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     bench.table.is_closed = True
     with pytest.raises(StoreError):
@@ -186,7 +74,7 @@ async def test_a_closed_store_takes_nothing():
 
 async def test_so_many_are_in_flight_at_most():
     """A better message waits for no more than these; the next leaves with an acknowledgement."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     for number in range(IN_FLIGHT_MAX + 1):
         await bench.put(b"%d" % number)
@@ -199,7 +87,7 @@ async def test_so_many_are_in_flight_at_most():
 
 async def test_a_session_that_ends_without_an_acknowledgement():
     """What was in flight comes again in order, marked as a repetition; nothing else is."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     for body in (b"1", b"2"):
         await bench.put(body)
@@ -218,7 +106,7 @@ async def test_a_session_that_ends_without_an_acknowledgement():
 
 async def test_a_late_acknowledgement_counts_as_a_delivery_of_which_there_are_ten():
     """Then the message is a dead letter, and its sender is informed."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     await bench.put(b"x", ack="negative")
     for _ in range(10):
@@ -234,7 +122,7 @@ async def test_a_late_acknowledgement_counts_as_a_delivery_of_which_there_are_te
 
 async def test_a_client_that_says_no_rejects_the_message():
     """Any failure code does, also one after which modules' messages would be tried again."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     await bench.put(b"x", ack="full")
     bench.settle(NO)
@@ -244,7 +132,7 @@ async def test_a_client_that_says_no_rejects_the_message():
 
 async def test_a_failure_of_the_connection_pauses_the_client_alone():
     """It is tried again when the connection says, or after a second; others go on."""
-    bench = Bench()
+    bench = MailboxBench()
     for target in ("d", "e"):
         await bench.listen(target)
         await bench.put(target.encode(), target)
@@ -263,7 +151,7 @@ async def test_a_failure_of_the_connection_pauses_the_client_alone():
 
 async def test_lives_end_where_the_message_is_not_in_flight():
     """By the time its sender named, the default, or 48 h; what is in flight may be acknowledged."""
-    bench = Bench(ttl_s=100)
+    bench = MailboxBench(ttl_s=100)
     await bench.put(b"short", ttl_ms=10_000, ack="negative")
     await bench.put(b"default")
     await bench.put(b"long", ttl_ms=10**9)
@@ -295,7 +183,7 @@ async def test_lives_end_where_the_message_is_not_in_flight():
 )
 async def test_the_sender_is_informed_as_it_asked(ack, informed):
     """Of a delivery, of an end without one, of both, or of neither."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen()
     await bench.put(b"1", ack=ack)
     bench.settle(DELIVERED)
@@ -307,7 +195,7 @@ async def test_the_sender_is_informed_as_it_asked(ack, informed):
 
 async def test_a_full_queue_refuses_and_says_so():
     """For one client by number, for all by bytes; others have room, and nothing is evicted."""
-    bench = Bench(waiting_max=2, bytes_max=10_000)
+    bench = MailboxBench(waiting_max=2, bytes_max=10_000)
     for body in (b"1", b"2"):
         await bench.put(body)
     with pytest.raises(QueueDepthExceededError, match="2 messages wait for d"):
@@ -322,7 +210,7 @@ async def test_a_full_queue_refuses_and_says_so():
 
 async def test_a_text_that_cannot_be_stored_is_refused_alone():
     """Nothing of it is kept, and the next message has its number."""
-    bench = Bench()
+    bench = MailboxBench()
     with pytest.raises(TypeError, match="surrogates"):
         bench.mailboxes.accept("d", b"x", {"a": "\ud800"}, {}, origin=Origin.API)
     message = await bench.put(b"x")
@@ -331,7 +219,7 @@ async def test_a_text_that_cannot_be_stored_is_refused_alone():
 
 async def test_everything_survives_a_restart():
     """Order, counts of deliveries and dead letters; what was delivered before is a repetition."""
-    bench = Bench(deliveries_max=2)
+    bench = MailboxBench(deliveries_max=2)
     await bench.listen()
     await bench.put(b"dead")
     bench.settle(NO)
@@ -339,7 +227,7 @@ async def test_everything_survives_a_restart():
     bench.mailboxes.listening("d", False)
     bench.settle(GONE)
     await bench.put(b"2", priority=Priority(3))
-    again = Bench(bench.table, deliveries_max=2)
+    again = MailboxBench(bench.table, deliveries_max=2)
     await again.mailboxes.load()
     assert [each.message_id for each in again.mailboxes.dead("d")] == ["dead"]
     await again.listen()
@@ -352,7 +240,7 @@ async def test_everything_survives_a_restart():
 
 async def test_a_purge_leaves_what_is_in_flight():
     """All that waits, one id, or dead letters."""
-    bench = Bench()
+    bench = MailboxBench()
     for body in (b"1", b"2", b"3"):
         await bench.put(body)
     assert await bench.mailboxes.purge("d", "2", dead=False) == 1
@@ -367,7 +255,7 @@ async def test_a_purge_leaves_what_is_in_flight():
 
 async def test_a_message_waits_for_the_turn_of_its_device():
     """It leaves in the device's queue, between its other operations."""
-    bench = Bench()
+    bench = MailboxBench()
     await bench.listen("d/m")
     end = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -382,7 +270,7 @@ async def test_a_message_waits_for_the_turn_of_its_device():
 
 async def test_what_has_ended_is_not_remembered():
     """A busy hour leaves neither messages nor mailboxes behind."""
-    bench = Bench()
+    bench = MailboxBench()
     for number in range(3000):
         target = f"d{number}"
         await bench.listen(target)
@@ -396,7 +284,7 @@ async def test_what_has_ended_is_not_remembered():
 
 async def test_the_bag_of_a_message():
     """Address, ids and expiry as IoT Hub writes them, without a sender; what the sender wrote."""
-    bench = Bench()
+    bench = MailboxBench()
     message, _ = bench.mailboxes.accept(
         "d/m", b"x", {"a": "b"}, {"cid": "c1"}, origin=Origin.API, ttl_ms=1000
     )
@@ -411,7 +299,7 @@ async def test_the_bag_of_a_message():
 
 async def test_feedback_has_the_form_of_iot_hub():
     """The original id, a word for what happened, and whom it was for."""
-    bench = Bench()
+    bench = MailboxBench()
     message = await bench.put(b"x", "d/m")
     assert feedback_record(message, Fate.EXPIRED, "", 1000) == {
         "originalMessageId": "x",
