@@ -115,9 +115,9 @@ class Daemon:
         """Ask over the control socket."""
         return call(self.folder / "data" / "control.sock", command, **arguments)
 
-    def edgehub(self, *arguments: str) -> CommandResult:
+    def edgehub(self, *arguments: str, stdin: bytes = b"") -> CommandResult:
         """Run the command line, in this process, in the folder of the daemon."""
-        return edgehub(*arguments, cwd=self.folder, env=self.env)
+        return edgehub(*arguments, cwd=self.folder, env=self.env, stdin=stdin)
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `condition`, which asks the daemon, holds."""
