@@ -272,7 +272,7 @@ class FailureKind(StrEnum):
     UNAUTHORIZED = "unauthorized"  # the peer does not let us in: park until settings change
     DISCONNECTED = "disconnected"  # the link was lost before the answer
     CLOSED = "closed"  # the peer closed it after it had the whole message, and before an answer
-    AWAY = "away"  # the session of its device is not connected; others go on
+    UNREACHABLE = "unreachable"  # the session of its device is not connected; others go on
     NOT_AUTHORIZED = "not_authorized"  # the peer takes nothing of this sender from us; others go on
     REJECTED = "rejected"  # never acceptable: dead letter
     TOO_LARGE = "too_large"  # over the peer's limit: dead letter

@@ -117,7 +117,7 @@ def requeue(obj: dict[str, Any], /, **chosen: Any) -> None:
 @_release_options
 @click.pass_obj
 def purge(obj: dict[str, Any], /, **chosen: Any) -> None:
-    """Delete dead letters; they are gone for good."""
+    """Delete dead letters; they cannot be brought back."""
     _release(obj, "dead purge", **chosen)
 
 

@@ -44,7 +44,7 @@ def device() -> None:
 
 @device.command()
 @_DEV_EUI
-@click.option("--name", help="What people call it.")
+@click.option("--name", help="Display name.")
 @click.option(
     "--mac-version", type=click.Choice([*map(str, MacVersion)]), help="Its LoRaWAN (1.0.3)."
 )

@@ -228,7 +228,7 @@ def queue_table(document: dict[str, Any]) -> None:
 
 
 def drain_text(drain: dict[str, Any]) -> str:
-    """Write when something will be gone."""
+    """Write when a queue will be empty."""
     match drain["state"]:
         case "empty":
             return "-"

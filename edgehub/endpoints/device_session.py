@@ -1,9 +1,9 @@
 """One device's own upstream session, under the device's id.
 
 Owns the connection and what is in flight on it. Invariants: a row is settled exactly once; when the
-connection ends, for whatever reason, its rows are settled as `away` and its end is reported once;
-it never reconnects by itself, so a session that another hub has taken over stays there; the peer
-never gets more unconfirmed rows, or a larger packet, than it has announced to take.
+connection ends, for whatever reason, its rows are settled as `unreachable` and its end is reported
+once; it never reconnects by itself, so a session that another hub has taken over stays there; the
+peer never gets more unconfirmed rows, or a larger packet, than it has announced to take.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class DeviceSession:
                 return client
 
     async def close(self) -> None:
-        """Send DISCONNECT and close; rows in flight are settled as `away`."""
+        """Send DISCONNECT and close; rows in flight are settled as `unreachable`."""
         client = self._client
         if client is not None:
             self._end = self._end or (SessionEnd.CLOSED, "closed by this hub")
@@ -352,7 +352,7 @@ class DeviceSession:
         self._waiting.clear()
         self._waiting_bytes = 0
         for row, settle in rest:
-            settle(row, SendResult(FailureKind.AWAY, reason))
+            settle(row, SendResult(FailureKind.UNREACHABLE, reason))
         self._listening.clear()
         self._ended(self.device_id, end, reason)
 

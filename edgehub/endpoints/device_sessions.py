@@ -257,7 +257,7 @@ class DeviceSessions:
             if over_hub:
                 of_hub.append(row)
             elif over_hub is None or session is None or not session.is_open:
-                settle(row, SendResult(FailureKind.AWAY, "the device's session is not open"))
+                settle(row, SendResult(FailureKind.UNREACHABLE, "the device's session is not open"))
             else:
                 self._send(row, session, settle)
         if of_hub:

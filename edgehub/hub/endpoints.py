@@ -214,7 +214,7 @@ class EndpointsPart(Part):
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Take over other settings: what did not change goes on, with its link.
 
-        An endpoint whose peer changed, or that is gone, is drained first; its rows keep their
+        An endpoint whose peer changed, or that was removed, is drained first; its rows keep their
         places in the queues. May be cancelled while it drains; then `drain` and `cancel` still
         know every pump.
         """
@@ -398,7 +398,7 @@ class EndpointsPart(Part):
         try:
             route = self._router.table.delivery_rules(row.routes[0])
         except (KeyError, IndexError):
-            # It was stored under a route that is gone; the endpoint's rules hold.
+            # It was stored under a route that was removed; the endpoint's rules hold.
             pass
         else:
             order = order if route.order is None else Order(route.order)

@@ -74,7 +74,7 @@ class TwinsPart(Part):
         clock: For time-outs.
 
     Attributes:
-        twins: They.
+        twins: The twins of the hub's clients.
     """
 
     name = "twins"

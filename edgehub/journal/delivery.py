@@ -101,10 +101,9 @@ class Delivery:
     """What became of a plan.
 
     Attributes:
-        manifest: Of the export, with its own `path` beside what stands in the file; None = nothing
-            could go.
+        manifest: Its own `path` and what stands in the file; None = nothing could be exported.
         done: Segments of the plan that need not go again: those that arrived, and those that the
-            hub has deleted meanwhile.
+            hub has deleted since.
         problems: Of each of the others, what is wrong with it and what to do.
     """
 

@@ -1,6 +1,6 @@
 """A frame described member by member, as far as its keys are known.
 
-Pure functions; for people who look for a fault.
+Pure functions, for operators who look for a fault.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class LorawanProfile:
     """Settings and root keys of a device.
 
     Attributes:
-        name: What people call it, may be empty.
+        name: Display name, may be empty.
         mac_version: See `MacVersion`.
         device_class: See `DeviceClass`.
         join_eui: Who answers its joins, empty = any; a request with another one is refused.

@@ -1,4 +1,4 @@
-"""EUIs, device addresses and network identifiers: numbers, and how people and stations write them.
+"""EUIs, device addresses and network identifiers as numbers and in their notations.
 
 Pure functions. EUIs, addresses and NetIDs are numbers, most significant byte first; on air they are
 reversed. Device ids are DevEUIs as 16 upper-case hex digits, the form that cloud registries have.

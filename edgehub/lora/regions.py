@@ -34,7 +34,7 @@ class DataRate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return it as people write it, such as `SF7BW125`."""
+        """Return its usual notation, such as `SF7BW125`."""
         return f"SF{self.sf}BW{self.bw_khz}" if self.sf else "FSK50"
 
 

@@ -83,7 +83,7 @@ class LorawanDeviceOperations:
                 result=results.LorawanDeviceDocument,
                 arguments=(
                     _DEV_EUI,
-                    text("name", "What people call it."),
+                    text("name", "Display name."),
                     text("mac_version", "Its LoRaWAN.", choices=tuple(MacVersion)),
                     text("device_class", "C = it always listens.", choices=tuple(DeviceClass)),
                     text("join_eui", "JoinEUI of its joins; absent = any."),

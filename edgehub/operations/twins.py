@@ -35,7 +35,7 @@ class TwinOperations:
     """Operations on twins.
 
     Args:
-        twins: They.
+        twins: The twins of the hub's clients.
         is_known: Returns whether there is a client of an id, with or without a twin.
         is_owned: Returns whether the peer upstream says what is desired of a client.
     """

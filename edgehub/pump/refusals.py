@@ -175,7 +175,7 @@ class Refusals:
             case FailureKind.DISCONNECTED | FailureKind.CLOSED:
                 pumped.put_back(row, now_ms, attempted=False)
                 self._pause(now, result.reason or kind.value)
-            case FailureKind.AWAY:
+            case FailureKind.UNREACHABLE:
                 # Its queue holds the device's rows back until its session is connected again.
                 pumped.put_back(row, now_ms, attempted=False)
             case FailureKind.UNAUTHORIZED:

@@ -81,7 +81,7 @@ GROWTH_ROUNDS: Final = 4
 PAYLOAD_BYTES: Final = 800
 """Where rows share payloads, so much goes at once on the thinnest links; less does not compress."""
 PAYLOAD_SHARE: Final = 0.75
-"""Of that, and of a payload on a long way, what counts: some rows were sent alone meanwhile."""
+"""Of that, and of a payload on a long way, what counts: some rows were sent alone in that time."""
 PIECE_IN_WINDOW: Final = 0.33
 LONG_WAY_SHARE: Final = 0.25
 """Of the head-of-line allowance; a way longer than that has to hold a payload by itself."""
@@ -300,8 +300,8 @@ class SendWindow:
 
     def _unit_bytes(self, rows: int, size: int) -> float:
         # Rows that share a payload are confirmed at its end. On a short way that counts as a wait
-        # like any other; on a longer one the window has to hold it beside all that is on the way,
-        # there and back, or the link would rest for so long behind each.
+        # like any other; on a longer one the window has to hold it in addition to all that is in
+        # flight, there and back, or the link would rest for so long behind each.
         if not self._piece_share or self._rtt.seconds is None:
             return size / rows
         on_way = self._rtt.seconds * self._rate.bytes_s - self._rtt.row_bytes

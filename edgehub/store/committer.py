@@ -45,7 +45,7 @@ class Committer:
     """Group commit.
 
     Args:
-        shared: What every commit writes beside rows and results.
+        shared: What every commit writes in addition to rows and results.
         writer: What is to be written.
         commit_delay: How long a group waits for more rows.
         limits: Count what was written.

@@ -226,7 +226,7 @@ class Follower:
         await asyncio.sleep(0)
 
     async def _differing(self, epoch: int, heard: list[LogEntry]) -> tuple[int, set[RouteKey]]:
-        """Return what `differing_rows` finds; apply and collect notices meanwhile."""
+        """Return what `differing_rows` finds; apply and collect notices at the same time."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 hearing = tasks.create_task(self._hear(epoch, heard), name="table[notices]")

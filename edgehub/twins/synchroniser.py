@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from edgehub.twins.twins import ClientTwins
 
 AT_ONCE: Final = 2
-"""Requests without an answer; a thin link carries alarms beside them."""
+"""Requests without an answer; a thin link carries alarms at the same time."""
 
 PIECE_BYTES: Final = 1_024
 """Of a report, as sizes of twins are counted; a longer one is sent in pieces."""
@@ -117,7 +117,7 @@ class TwinSynchroniser:
     """Synchronises the twins of one hub.
 
     Args:
-        twins: They.
+        twins: The twins of the hub's clients.
         peer: See `TwinPeer`.
         clock: For time-outs.
         is_wanted: Returns whether a client listens to its desired properties now.
@@ -300,7 +300,7 @@ class TwinSynchroniser:
         patch = difference(twin.desired, desired.properties)
         adopted = twin.with_desired(desired.properties, desired.version)
         if twin.synced is not None:
-            # What the client reported meanwhile goes on top of what the peer has.
+            # What the client has reported since goes on top of what the peer has.
             mine = merged(reported.properties, twin.unsent())
             adopted = _with_reported(replace(adopted, synced=reported.properties), mine)
         else:

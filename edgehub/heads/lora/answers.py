@@ -51,7 +51,7 @@ GPS_LEAD_MS: Final = (315_964_800 - 18) * 1000
 
 _NOT_ACKNOWLEDGED: Final = SendResult(FailureKind.TIMEOUT, "the device has not acknowledged it")
 _NOT_SENT: Final = SendResult(
-    FailureKind.AWAY, "no station sent it in a window", retry_after_s=RETRY_S
+    FailureKind.UNREACHABLE, "no station sent it in a window", retry_after_s=RETRY_S
 )
 
 

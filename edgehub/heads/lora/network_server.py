@@ -301,7 +301,7 @@ class NetworkServer:
                     RequestKind.DOWNLINK, lambda: self._downlink(device, waiting)
                 )
             except DeviceError as error:
-                settle(SendResult(FailureKind.AWAY, str(error)))
+                settle(SendResult(FailureKind.UNREACHABLE, str(error)))
 
         self._spawn(send(), "lora-message")
 

@@ -90,7 +90,7 @@ class WorkloadServer:
             raise StartupError(f"{msg}: {error.strerror or error} ({hint})") from error
 
     async def follow(self) -> None:
-        """Open sockets of modules that are new, and close those of modules that are gone.
+        """Open sockets of modules that are new, and close those of modules that were removed.
 
         Raises:
             OSError: If one cannot be had.

@@ -1,4 +1,4 @@
-"""The result of a self-test: one document for scripts, the same in words for people.
+"""The result of a self-test: one document for scripts, the same as sentences for operators.
 
 Pure. Invariant: it claims what was tested and no more; what a killed process cannot show is said
 each time.

@@ -1,4 +1,4 @@
-"""When an endpoint's backlog will be gone, from how fast it shrinks.
+"""When an endpoint's backlog will be empty, from how fast it shrinks.
 
 Owns a minute of samples per endpoint; costs the message path nothing, since the totals are kept
 anyway. Arrivals and expiry are in the figure, because both change the backlog.

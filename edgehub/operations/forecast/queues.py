@@ -29,7 +29,7 @@ class DrainState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """When something will be gone.
+    """When a queue will be empty.
 
     Attributes:
         state: What can be said.

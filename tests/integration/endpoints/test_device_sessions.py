@@ -119,7 +119,7 @@ async def test_a_lost_broker_settles_what_is_under_way(tmp_path):
     broker.stop()
     bench.send(session, 1)
     async with asyncio.timeout(10):
-        assert (await bench.results.get()).kind is FailureKind.AWAY
+        assert (await bench.results.get()).kind is FailureKind.UNREACHABLE
         await bench.ended.wait()
     with pytest.raises(SessionError):
         await session.open()
@@ -213,7 +213,7 @@ async def test_the_peers_receive_maximum_is_kept(listen):
         bench.send(session, number + 1)
     await session.close()
     results = [bench.results.get_nowait() for _ in range(15)]
-    assert {result.kind for result in results} == {FailureKind.AWAY}
+    assert {result.kind for result in results} == {FailureKind.UNREACHABLE}
     assert session.in_flight == 0
 
 
@@ -240,7 +240,7 @@ async def test_only_a_peer_that_owes_a_confirmation_is_given_up(listen):
         await bench.ended.wait()
     assert bench.ends == [SessionEnd.LOST]
     result = bench.results.get_nowait()
-    assert result.kind is FailureKind.AWAY
+    assert result.kind is FailureKind.UNREACHABLE
     assert result.reason.startswith("no acknowledgement for 6")
 
 
@@ -276,8 +276,8 @@ async def test_a_peer_that_ends_the_session_over_a_packet_names_it_by_its_code(l
         await bench.ended.wait()
     assert [result.kind for result in results] == [
         FailureKind.TOO_LARGE,
-        FailureKind.AWAY,
-        FailureKind.AWAY,
+        FailureKind.UNREACHABLE,
+        FailureKind.UNREACHABLE,
     ]
     assert "packet of 20" in results[0].reason
     assert bench.ends == [SessionEnd.LOST]
@@ -292,7 +292,7 @@ async def test_no_row_is_to_blame_for_a_question_that_is_too_large(listen):
     bench.send(session, 1, 900)
     session.publish(b"$iothub/twin/PATCH/properties/reported/?$rid=1", bytes(3000))
     async with asyncio.timeout(10):
-        assert (await bench.results.get()).kind is FailureKind.AWAY
+        assert (await bench.results.get()).kind is FailureKind.UNREACHABLE
         await bench.ended.wait()
     strict = StrictPeer(b"\x20\x08\x00\x00\x05\x27\x00\x00\x03\xe8")
     session = Bench(await listen(strict)).session()
