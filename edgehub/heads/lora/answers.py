@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from edgehub.heads.lora.downlinks import windows_of
 from edgehub.lora import session
 from edgehub.lora.frames import ACK, F_OPTS_MAX, F_PENDING, DataFrame, MType, mhdr_of
+from edgehub.lora.gps_time import gps_ms
 from edgehub.lora.mac_commands import MacCommand
 from edgehub.lora.regions import required_snr_db
 from edgehub.message import DELIVERED, FailureKind, SendResult
@@ -46,8 +47,6 @@ PORT_PROPERTY: Final = "loraPort"
 CONFIRMED_PROPERTY: Final = "loraConfirmed"
 PORT_MAX: Final = 223
 _MARGIN_MAX: Final = 254
-GPS_LEAD_MS: Final = (315_964_800 - 18) * 1000
-"""GPS time began so long after 1970, and has no leap seconds since then."""
 
 _NOT_ACKNOWLEDGED: Final = SendResult(FailureKind.TIMEOUT, "the device has not acknowledged it")
 _NOT_SENT: Final = SendResult(
@@ -128,8 +127,8 @@ class _Unacknowledged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Load:
-    """What a downlink carries for the application."""
+class _ApplicationData:
+    """The application's part of a downlink."""
 
     f_port: int
     payload: bytes
@@ -184,7 +183,7 @@ class Answers:
         name = device.device_id
         self._acknowledge(name, frame)
         before = device.session.lora
-        is_wanted = self._radio.hear(device, f_cnt, transmission, commands)
+        is_wanted = self._radio.record(device, f_cnt, transmission, commands)
         granted = device.session.lora
         if granted is not None and granted is not before:
             await device.save_lora(granted)
@@ -199,27 +198,27 @@ class Answers:
         lora = device.session.lora
         assert lora is not None, "it has just been written"
         windows = windows_of(self._region, lora.rx_delay, lora)
-        load = None
+        data = None
         if has_message and len(options) <= F_OPTS_MAX:
             dr, _ = self._region.rx1(
                 transmission.first.dr, transmission.first.hz, windows.rx1_dr_offset
             )
-            load, windows = self._load(name, windows, dr, len(options))
+            data, windows = self._next_data(name, windows, dr, len(options))
         phy_payload = _downlink(
             lora,
-            load,
+            data,
             dev_addr=frame.dev_addr,
             f_cnt=f_cnt_down,
             options=options,
             acknowledged=f_cnt if frame.is_confirmed else None,
         )
         send = partial(self._downlinks.answer, int(name, 16), phy_payload, transmission, windows)
-        if load is None:
+        if data is None:
             self._spawn(_ignored(send), "lora-answer")
         else:
-            if load.confirmed:
-                await self._note_confirmed(device, f_cnt_down)
-            self._spawn(self._deliver(name, load, send, None), "lora-answer")
+            if data.confirmed:
+                await self._save_confirmed(device, f_cnt_down)
+            self._spawn(self._deliver(name, data, send, None), "lora-answer")
 
     async def send_now(
         self, device: Device, dev_addr: int, station: int, waiting: WaitingMessage
@@ -232,36 +231,36 @@ class Answers:
         lora = device.session.lora
         assert lora is not None, "it has a session"
         windows = windows_of(self._region, lora.rx_delay, lora)
-        load = _load_of(waiting)
-        if load is None:
+        data = _data_of(waiting)
+        if data is None:
             return
         limit = self._region.max_payload(windows.rx2_dr)
-        if len(load.payload) > limit:
-            waiting.settle(_too_large(len(load.payload), limit))
+        if len(data.payload) > limit:
+            waiting.settle(_too_large(len(data.payload), limit))
             return
         f_cnt_down = await self._next_f_cnt_down(device)
-        if load.confirmed:
-            await self._note_confirmed(device, f_cnt_down)
+        if data.confirmed:
+            await self._save_confirmed(device, f_cnt_down)
         lora = device.session.lora
-        phy_payload = _downlink(lora, load, dev_addr=dev_addr, f_cnt=f_cnt_down)
+        phy_payload = _downlink(lora, data, dev_addr=dev_addr, f_cnt=f_cnt_down)
         send = partial(
             self._downlinks.send_now, int(device.device_id, 16), phy_payload, station, windows
         )
-        timeout_s = ACKNOWLEDGED_S if load.confirmed else None
-        self._spawn(self._deliver(device.device_id, load, send, timeout_s), "lora-message")
+        timeout_s = ACKNOWLEDGED_S if data.confirmed else None
+        self._spawn(self._deliver(device.device_id, data, send, timeout_s), "lora-message")
 
     # Messages.
 
-    def _load(
+    def _next_data(
         self, name: str, windows: Windows, rx1_dr: int, used: int
-    ) -> tuple[_Load | None, Windows]:
+    ) -> tuple[_ApplicationData | None, Windows]:
         """Take the next message that fits; windows that are too small for it are left out."""
         limits = [self._region.max_payload(dr) - used for dr in (rx1_dr, windows.rx2_dr)]
         while (waiting := self._messages.take(name)) is not None:
-            load = _load_of(waiting)
-            if load is None:
+            data = _data_of(waiting)
+            if data is None:
                 continue
-            size = len(load.payload)
+            size = len(data.payload)
             if size > max(limits):
                 if size > max(limits) + used:
                     waiting.settle(_too_large(size, max(limits) + used))
@@ -269,22 +268,22 @@ class Answers:
                 waiting.settle(_NOT_SENT)  # the MAC commands go first
                 return None, windows
             fits_rx1, fits_rx2 = (size <= limit for limit in limits)
-            return load, replace(windows, has_rx1=fits_rx1, has_rx2=fits_rx2)
+            return data, replace(windows, has_rx1=fits_rx1, has_rx2=fits_rx2)
         return None, windows
 
     async def _deliver(
         self,
         name: str,
-        load: _Load,
+        data: _ApplicationData,
         send: Callable[[Callable[[], None]], Coroutine[None, None, bool]],
         timeout_s: float | None,
     ) -> None:
-        waiting = load.waiting
-        if load.confirmed:
+        waiting = data.waiting
+        if data.confirmed:
             # The acknowledgement may come before the report of the station.
             self._unacknowledged[name] = _Unacknowledged(waiting.settle, None)
         is_sent = await send(waiting.written)
-        if not load.confirmed:
+        if not data.confirmed:
             waiting.settle(DELIVERED if is_sent else _NOT_SENT)
             return
         unacknowledged = self._unacknowledged.get(name)
@@ -323,7 +322,7 @@ class Answers:
             elif command.name == "DeviceTimeReq" and self._clock.synchronized():
                 # The time of the end of the uplink is wanted.
                 elapsed_s = self._clock.monotonic() - transmission.first.received_s
-                ms = self._clock.wall_ms() - GPS_LEAD_MS - int(elapsed_s * 1000)
+                ms = gps_ms(self._clock.wall_ms()) - int(elapsed_s * 1000)
                 seconds, part = divmod(ms, 1000)
                 values = {"seconds": seconds, "fraction_256": part * 256 // 1000}
                 replies.append(MacCommand(name="DeviceTimeAns", values=values))
@@ -350,7 +349,7 @@ class Answers:
         kept.following += 1
         return kept.following - 1
 
-    async def _note_confirmed(self, device: Device, f_cnt_down: int) -> None:
+    async def _save_confirmed(self, device: Device, f_cnt_down: int) -> None:
         lora = device.session.lora
         assert lora is not None, "it has just been written"
         if lora.is_1_1:
@@ -366,7 +365,7 @@ def _nothing() -> None:
     """Record nothing: an answer without a message has no sender."""
 
 
-def _load_of(waiting: WaitingMessage) -> _Load | None:
+def _data_of(waiting: WaitingMessage) -> _ApplicationData | None:
     """Return what a message asks for; one that asks for what is not possible is settled."""
     properties = waiting.message.properties
     text = properties.get(PORT_PROPERTY) or "1"
@@ -374,7 +373,7 @@ def _load_of(waiting: WaitingMessage) -> _Load | None:
         reason = f"{PORT_PROPERTY} is {text[:20]}, want a port from 1 to {PORT_MAX}"
         waiting.settle(SendResult(FailureKind.REJECTED, reason))
         return None
-    return _Load(
+    return _ApplicationData(
         f_port=int(text),
         payload=waiting.message.body,
         confirmed=properties.get(CONFIRMED_PROPERTY) == "true",
@@ -389,7 +388,7 @@ def _too_large(size: int, limit: int) -> SendResult:
 
 def _downlink(
     lora: LorawanSession | None,
-    load: _Load | None,
+    data: _ApplicationData | None,
     *,
     dev_addr: int,
     f_cnt: int,
@@ -397,16 +396,16 @@ def _downlink(
     acknowledged: int | None = None,
 ) -> bytes:
     assert lora is not None, "the device has a session"
-    confirmed = load is not None and load.confirmed
+    confirmed = data is not None and data.confirmed
     kind = MType.CONFIRMED_DATA_DOWN if confirmed else MType.UNCONFIRMED_DATA_DOWN
-    has_more = load is not None and load.waiting.has_more
+    has_more = data is not None and data.waiting.has_more
     frame = DataFrame(
         mhdr=mhdr_of(kind),
         dev_addr=dev_addr,
         f_ctrl=(0 if acknowledged is None else ACK) | (F_PENDING if has_more else 0),
         f_cnt=f_cnt & 0xFFFF,
         f_opts=options,
-        f_port=None if load is None else load.f_port,
-        frm_payload=b"" if load is None else load.payload,
+        f_port=None if data is None else data.f_port,
+        frm_payload=b"" if data is None else data.payload,
     )
     return session.build_frame(lora, frame, f_cnt, conf_f_cnt=acknowledged or 0)

@@ -18,6 +18,7 @@ import orjson
 from edgehub.devices.server_tls import common_name
 from edgehub.heads.lora.router_config import router_config
 from edgehub.lora.frames import FrameError
+from edgehub.lora.gps_time import gps_ms
 from edgehub.lora.identifiers import eui_text, id6_text, parse_station_id
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ VERSION_TIMEOUT_S: Final = 30.0
 UNSENT_BYTES_MAX: Final = 256 * 1024
 """A station that does not read gets no more answers."""
 PROTOCOL: Final = 2
-_GPS_EPOCH_S: Final = 315_964_800
-_LEAP_S: Final = 18
-"""Seconds by which GPS time is ahead of UTC since 2017."""
 _ABOUT: Final = ("station", "model", "package", "firmware", "features")
 _TEXT_MAX: Final = 200
 _TCP_KEEP_ALIVE: Final = (
@@ -245,10 +243,8 @@ class StationConnection(asyncio.Protocol):
     def _time(self, message: Mapping[str, Any]) -> None:
         clock = self._context.clock
         if type(message.get("txtime")) is int and clock.synchronized():
-            gps_ms = clock.wall_ms() - (_GPS_EPOCH_S - _LEAP_S) * 1000
-            self.send(
-                {"msgtype": "timesync", "txtime": message["txtime"], "gpstime": gps_ms * 1000}
-            )
+            gps_us = gps_ms(clock.wall_ms()) * 1000
+            self.send({"msgtype": "timesync", "txtime": message["txtime"], "gpstime": gps_us})
 
     def _refuse(self, reason: str) -> None:
         station = self._station

@@ -67,7 +67,7 @@ class RadioControl:
         self._margin_db = margin_db
         self._radios: OrderedDict[str, _Radio] = OrderedDict()
 
-    def hear(
+    def record(
         self,
         device: Device,
         f_cnt: int,
