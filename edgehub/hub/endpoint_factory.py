@@ -17,6 +17,7 @@ from edgehub.endpoints.device_sessions import DeviceSessions
 from edgehub.endpoints.file import FileEndpoint, FileOptions
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
+from edgehub.endpoints.manifest_topic import ManifestDownlink
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
 from edgehub.endpoints.mqtt_link import LinkOptions, SharedAccess, first_level
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from edgehub.endpoints.client_uplink import ClientUplink
     from edgehub.endpoints.device_bound import Accept, DeviceBoundRelay
     from edgehub.endpoints.endpoint import Endpoint
+    from edgehub.endpoints.manifest_topic import ManifestUplink
     from edgehub.endpoints.mqtt_payload import Payloads
     from edgehub.endpoints.mqtt_topic import Topics
     from edgehub.endpoints.relays import Relay
@@ -81,12 +83,13 @@ class EndpointFactory:
         store: The queues.
         listener: Takes messages to modules and local topics.
         device_bound: Stores messages to devices.
+        manifest: Takes the manifest of a topic upstream.
         clients: Takes what concerns twins and methods of clients.
         clock: Timers.
         rng: Randomness for jitter; pumps share it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what endpoints work with, each by name
         self,
         settings: Settings,
         *,
@@ -94,6 +97,7 @@ class EndpointFactory:
         store: Store,
         listener: MqttListener,
         device_bound: Accept,
+        manifest: ManifestUplink,
         clients: ClientUplink,
         clock: Clock,
         rng: random.Random,
@@ -103,6 +107,7 @@ class EndpointFactory:
         self._store = store
         self._listener = listener
         self._device_bound = device_bound
+        self._manifest = manifest
         self._clients = clients
         self._clock = clock
         self._hub_path = HubPath(store.store_id)
@@ -274,12 +279,18 @@ class EndpointFactory:
             clock=self._clock,
             rng=self.rng,
             device_bound=self._device_bound if relays else None,
-            clients=self._client_downlink(endpoint_id, options, client_id),
+            clients=self._other_downlink(endpoint_id, options, client_id),
         )
 
-    def _client_downlink(
+    def _other_downlink(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings, client_id: str
-    ) -> Callable[[DeviceBoundRelay | None], ClientDownlink] | None:
+    ) -> Callable[[DeviceBoundRelay | None], ClientDownlink | ManifestDownlink] | None:
+        """Return what builds the way for that which comes beside messages to devices."""
+        topic = options.manifest_topic
+        if topic is not None:
+            return lambda relay: ManifestDownlink(
+                endpoint_id, self._manifest, topic=topic, relay=relay
+            )
         if not options.twins:
             return None
         for_all = options.identity == "hub" and not is_azure(options.host)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgehub.devices.identities import Identities
 from edgehub.endpoints.client_uplink import ClientUplink
+from edgehub.endpoints.manifest_topic import ManifestUplink
 from edgehub.endpoints.relays import Relays
 from edgehub.entities.tables import load_entities
 from edgehub.heads.mqtt.client_routes import ClientRoutes
@@ -27,8 +28,8 @@ from edgehub.hub.methods import MethodsPart
 from edgehub.hub.queues import QueuesPart
 from edgehub.hub.reload import ReloadPart
 from edgehub.hub.routes import RoutesPart, build_router
-from edgehub.hub.twin_manifest import TwinManifestPart
 from edgehub.hub.twins import TwinsPart
+from edgehub.hub.upstream_manifest import UpstreamManifestPart
 from edgehub.hub.web import WebPart
 from edgehub.hub.workload import WorkloadPart
 
@@ -128,7 +129,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         clock=clock,
         takes_qos0=listener.context.takes_qos0,
     )
-    uplink = ClientUplink(hub_id)
+    uplink, manifest = ClientUplink(hub_id), ManifestUplink()
     endpoints = EndpointsPart(
         EndpointFactory(
             settings,
@@ -137,6 +138,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
             listener=listener,
             device_bound=device_bound.accept,
             clients=uplink,
+            manifest=manifest,
             clock=clock,
             rng=rng,
         ),
@@ -180,7 +182,9 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         uplink=uplink,
         clock=clock,
     )
-    twin_manifest = TwinManifestPart(configuration, hub_id=hub_id, twins=twins.twins, routes=routes)
+    upstream_manifest = UpstreamManifestPart(
+        configuration, hub_id=hub_id, twins=twins.twins, uplink=manifest, routes=routes
+    )
     methods = MethodsPart(
         listener=listener, clients=clients, queues=devices.queues, uplink=uplink, clock=clock
     )
@@ -227,7 +231,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
             routes,
             mqtt,
             twins,
-            twin_manifest,
+            upstream_manifest,
             http,
             lora,
             web,
@@ -252,7 +256,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
             device_bound,
             entities,
             twins,
-            twin_manifest,
+            upstream_manifest,
             methods,
             queues,
             losses,

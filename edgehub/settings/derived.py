@@ -63,6 +63,12 @@ def is_edge_hub_module(settings: Settings) -> bool:
     return name.endswith("/$edgeHub")
 
 
+def manifest_topic(settings: Settings) -> str | None:
+    """Return the topic of the peer upstream that has the hub's manifest, None = none has."""
+    upstream = settings.upstream
+    return upstream.manifest_topic if isinstance(upstream, MqttEndpointSettings) else None
+
+
 def twin_warnings(settings: Settings) -> Iterator[str]:
     """List what of twins is not what it seems."""
     upstream = settings.upstream

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from edgehub.errors import extra_hint
+from edgehub.mqtt.azure import is_azure
 from edgehub.mqtt.batch import has_zstd
 from edgehub.settings.link import LinkSettings
 from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
@@ -164,6 +165,11 @@ class MqttEndpointSettings(EndpointSettings):
         "all clients at a parent hub, of the gateway alone at Azure IoT Hub, and of devices "
         "with identity = device; upstream only.",
     )
+    manifest_topic: Annotated[str, Field(pattern=r"^[^+#\x00-\x1f]{1,1000}$")] | None = Field(
+        default=None,
+        description="Topic of the peer with the hub's manifest, retained; upstream only.",
+        examples=["fleet/gateway-7/manifest"],
+    )
     identity: Literal["hub", "device"] = Field(
         default="hub",
         description="hub = one session on behalf of all; device = each device has its own there.",
@@ -245,6 +251,10 @@ class MqttEndpointSettings(EndpointSettings):
             raise ValueError(msg)
         if self.twins and self.topic is not None:
             msg = "twins = true with topic; only hubs, and Azure IoT Hub, have twins"
+            raise ValueError(msg)
+        if self.manifest_topic is not None and (self.twins or is_azure(self.host)):
+            cause = "twins = true" if self.twins else "Azure IoT Hub, which has no other topics"
+            msg = f"manifest_topic with {cause}; there, it is the twin that has the manifest"
             raise ValueError(msg)
         if self.identity == "device":
             unfit = [name for name in ("topic", "batches") if getattr(self, name)]

@@ -420,6 +420,11 @@ class Settings(BaseSettings):
             for name, options in self.endpoints.items()
             if isinstance(options, MqttEndpointSettings) and options.twins
         ]
+        faults += [
+            f"endpoints.{name}.manifest_topic: only upstream has a manifest"
+            for name, options in self.endpoints.items()
+            if isinstance(options, MqttEndpointSettings) and options.manifest_topic is not None
+        ]
         faults += session_faults(named, broker=self.broker)
         if faults:
             # Each line becomes a fault of its own.

@@ -54,3 +54,25 @@ def test_other_endpoints_have_none() -> None:
     endpoint = {"type": "mqtt", "host": "other.example.com", "twins": True}
     with pytest.raises(SettingsError, match="only upstream has twins"):
         check_settings({"endpoints": {"other": endpoint}}, file=None)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "fault"),
+    [
+        ({"twins": True}, "manifest_topic with twins = true"),
+        ({"host": AZURE}, "manifest_topic with Azure IoT Hub"),
+        ({"manifest_topic": "fleet/+/manifest"}, "manifest_topic"),
+        ({"manifest_topic": ""}, "manifest_topic"),
+    ],
+)
+def test_a_manifest_comes_on_one_way(upstream: dict[str, Any], fault: str) -> None:
+    """By the twin or on a topic, and a topic has no wildcards."""
+    with pytest.raises(SettingsError, match=fault):
+        settings(**{"manifest_topic": "fleet/gw/manifest", **upstream})
+
+
+def test_only_upstream_has_a_manifest() -> None:
+    """Another endpoint has none to give."""
+    more = {"type": "mqtt", "host": "other.example.com", "manifest_topic": "m"}
+    with pytest.raises(SettingsError, match="only upstream has a manifest"):
+        check_settings({"hub_id": "gw", "endpoints": {"more": more}}, file=None)

@@ -71,8 +71,13 @@ async def test_a_manifest_is_applied_and_outlives_a_restart(tmp_path: Path) -> N
         assert await routes(hub) == ["alarms"]
     async with running_hub(tmp_path, **none) as hub:
         assert await routes(hub) == ["alarms"]
-        status = hub.hub.status()["twin_manifest"]
-        assert status == {"desired": True, "applied_version": 3, "refused": None}
+        status = hub.hub.status()["upstream_manifest"]
+        assert status == {
+            "source": "twin of gw",
+            "desired": True,
+            "applied_version": 3,
+            "refused": None,
+        }
         async with twin_client(hub.mqtt_port, "d1") as client:
             client.client.publish("devices/d1/messages/events/", b"x")
             await client.client.codes(1)

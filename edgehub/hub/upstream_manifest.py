@@ -1,7 +1,4 @@
-"""A manifest from above: the desired property `edgeHub` of the gateway's own twin.
-
-Where the hub signs in upstream as the module `$edgeHub`, its own twin is that of the module, and
-its desired properties are the manifest as a whole.
+"""A manifest from above: of the gateway's own twin, or of a topic of the peer upstream.
 
 Owns the copy of the manifest that was applied last, so that a hub which starts without its uplink
 routes as before. Invariants: a manifest is applied whole or not at all, and what is refused changes
@@ -17,28 +14,28 @@ import orjson
 import structlog
 
 from edgehub.errors import ManifestError, ManifestFault
+from edgehub.hub.manifest_sources import TopicManifest, TwinManifest
 from edgehub.hub.part import Part
-from edgehub.local_message import ignore_result
 from edgehub.routes.manifest import parse_manifest
 from edgehub.settings.configuration import compile_table, endpoint_names
-from edgehub.settings.derived import is_edge_hub_module
+from edgehub.settings.derived import is_edge_hub_module, manifest_topic
 from edgehub.storage.durable_files import replace_file
-from edgehub.twins.document import TwinError, difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from edgehub.endpoints.manifest_topic import ManifestUplink
+    from edgehub.hub.manifest_sources import ManifestSource
     from edgehub.hub.routes import RoutesPart
     from edgehub.routes.spec import Manifest
     from edgehub.settings.configuration import Configuration
     from edgehub.twins.document import Json
     from edgehub.twins.twins import ClientTwins
 
-FILE_NAME: Final = "twin-manifest.json"
+FILE_NAME: Final = "upstream-manifest.json"
 """File of the data folder: the manifest that was applied last, and its version."""
 
-PROPERTY: Final = "edgeHub"
 _APPLIED: Final = 200
 _REFUSED: Final = 400
 _FAULTS_SHOWN: Final = 10
@@ -47,17 +44,18 @@ _TEXT_MAX: Final = 500
 log = structlog.get_logger(__name__)
 
 
-class TwinManifestPart(Part):
-    """Applies manifests of the gateway's twin.
+class UpstreamManifestPart(Part):
+    """Applies manifests from above.
 
     Args:
         configuration: What the hub starts with.
         hub_id: The gateway's own client id.
         twins: Its twin is among them.
+        uplink: The way to the topic.
         routes: Applies manifests.
     """
 
-    name = "twin-manifest"
+    name = "upstream-manifest"
 
     def __init__(
         self,
@@ -65,27 +63,34 @@ class TwinManifestPart(Part):
         *,
         hub_id: str,
         twins: ClientTwins,
+        uplink: ManifestUplink,
         routes: RoutesPart,
     ) -> None:
         self._configuration = configuration
         self._hub_id = hub_id
-        self._twins = twins
         self._routes = routes
         self._due = asyncio.Event()
+        self._twin = TwinManifest(
+            twins,
+            hub_id,
+            is_module=lambda: is_edge_hub_module(self._configuration.settings),
+            changed=self._due.set,
+        )
+        self._topic = TopicManifest(uplink, changed=self._due.set)
         self._applied: Json | None = None
         self._applied_version = 0
         self._refused: tuple[ManifestFault, ...] = ()
-        twins.desired_changed.append(self._desired_changed)
 
     async def open(self) -> None:
         """Put the manifest that was applied last in force, before any head takes a message."""
         stored = await asyncio.to_thread(_read, self._file)
-        wanted = self._wanted()
+        self._source.begin(stored)
+        wanted, _ = self._source.desired()
         if stored is None or self._owner():
             if wanted is not None:
                 self._due.set()
             return
-        self._applied_version, self._applied = stored
+        self._applied, self._applied_version = stored
         try:
             await self._put_in_force(self._applied)
         except ManifestError as error:
@@ -104,48 +109,44 @@ class TwinManifestPart(Part):
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply it again, since a reload has put that of the settings in force."""
-        same = configuration.manifest.fingerprint == self._configuration.manifest.fingerprint
+        before = self._configuration
+        same = configuration.manifest.fingerprint == before.manifest.fingerprint
         self._configuration = configuration
         if not same or self._refused:
             self._applied = None
+            self._due.set()
+        if manifest_topic(before.settings) != manifest_topic(configuration.settings):
             self._due.set()
         return {}
 
     def status(self) -> dict[str, Any]:
         """Return which manifest from above is in force."""
         document = {
-            "desired": self._wanted() is not None,
+            "source": self._source.name,
+            "desired": self._source.desired()[0] is not None,
             "applied_version": None if self._applied is None else self._applied_version,
             "refused": None if not self._refused else str(self._refused[0]),
         }
-        return {"twin_manifest": document}
+        return {"upstream_manifest": document}
 
     def warnings(self, shown: Mapping[str, Any]) -> list[str]:
         """Return why the manifest that is desired is not in force."""
         del shown
         if not self._refused:
             return []
-        return [f"the manifest of the twin of {self._hub_id} is refused: {self._refused[0]}"]
+        return [f"the manifest of the {self._source.name} is refused: {self._refused[0]}"]
 
     @property
     def _file(self) -> Path:
         return self._configuration.settings.data_dir / FILE_NAME
 
-    def _wanted(self) -> Any:
-        """Return what is desired; None = nothing."""
-        desired = self._twins.get(self._hub_id).desired
-        return desired or None if self._is_module else desired.get(PROPERTY)
-
     @property
-    def _is_module(self) -> bool:
-        return is_edge_hub_module(self._configuration.settings)
-
-    def _desired_changed(self, client_id: str, _patch: Json, _version: int) -> None:
-        if client_id == self._hub_id:
-            self._due.set()
+    def _source(self) -> ManifestSource:
+        has_topic = manifest_topic(self._configuration.settings) is not None
+        return self._topic if has_topic else self._twin
 
     def _owner(self) -> str:
-        """Return what keeps the twin from being applied; empty = nothing."""
+        """Return what keeps a manifest from above from being applied; empty = nothing."""
         settings = self._configuration.settings
         if settings.manifest is not None:
             return f"the settings name a manifest of their own, {settings.manifest}"
@@ -154,12 +155,12 @@ class TwinManifestPart(Part):
         return ""
 
     async def _apply(self) -> None:
-        wanted, version = self._wanted(), self._twins.get(self._hub_id).desired_version
+        wanted, version = self._source.desired()
         if wanted is None and self._applied is None and not self._refused:
             return
         owner = self._owner()
         if owner and wanted is not None:
-            hint = "remove it there, or `edgeHub` from the desired properties"
+            hint = f"remove it there, or {self._source.removal}"
             self._refuse((ManifestFault(path="", message=owner, hint=hint),))
         elif wanted != self._applied or self._refused:
             try:
@@ -170,7 +171,7 @@ class TwinManifestPart(Part):
                 self._refused = ()
                 self._applied, self._applied_version = wanted, version
                 await asyncio.to_thread(_write, self._file, wanted, version)
-                log.info("hub.twin_manifest_applied", version=version)
+                log.info("hub.upstream_manifest_applied", version=version)
         self._report(version)
 
     async def _put_in_force(self, document: Any) -> None:
@@ -181,35 +182,27 @@ class TwinManifestPart(Part):
 
     def _checked(self, document: Any) -> Manifest:
         settings = self._configuration.settings
-        file = f"twin of {self._hub_id}"
-        manifest = parse_manifest(document, file=file, endpoints=endpoint_names(settings))
+        manifest = parse_manifest(
+            document, file=self._source.name, endpoints=endpoint_names(settings)
+        )
         # Its conditions too, so that no route of it fails later.
         return compile_table(manifest, settings, hub_id=self._hub_id).manifest
 
     def _refuse(self, faults: tuple[ManifestFault, ...]) -> None:
         self._refused = faults
-        log.warning("hub.twin_manifest_refused", reason=str(faults[0]), faults=len(faults))
+        log.warning("hub.upstream_manifest_refused", reason=str(faults[0]), faults=len(faults))
 
     def _report(self, version: int) -> None:
-        """Report the outcome as Edge Hub does, with every fault."""
+        """Report the outcome as Edge Hub does, with the first faults."""
         code = _REFUSED if self._refused else _APPLIED
         text = str(self._refused[0])[:_TEXT_MAX] if self._refused else ""
-        after: Json = {
-            "lastDesiredVersion": version,
-            "lastDesiredStatus": {"code": code, "description": text},
-            "faults": [_fault(each) for each in self._refused[:_FAULTS_SHOWN]],
-        }
-        reported = self._twins.get(self._hub_id).reported
-        before = reported if self._is_module else reported.get(PROPERTY)
-        known = before if isinstance(before, dict) else {}
-        patch = difference({name: known[name] for name in after if name in known}, after)
-        if not patch:
-            return
-        patch = patch if self._is_module else {PROPERTY: patch}
-        try:
-            self._twins.report(self._hub_id, patch, ignore_result)
-        except TwinError as error:
-            log.warning("hub.twin_manifest_not_reported", reason=str(error))
+        self._source.report(
+            {
+                "lastDesiredVersion": version,
+                "lastDesiredStatus": {"code": code, "description": text},
+                "faults": [_fault(each) for each in self._refused[:_FAULTS_SHOWN]],
+            }
+        )
 
 
 def _fault(fault: ManifestFault) -> Json:
@@ -223,12 +216,12 @@ def _fault(fault: ManifestFault) -> Json:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _read(file: Path) -> tuple[int, Any] | None:
+def _read(file: Path) -> tuple[Any, int] | None:
     try:
         document = orjson.loads(file.read_bytes())
-        return int(document["version"]), document["manifest"]
+        return document["manifest"], int(document["version"])
     except (OSError, ValueError, TypeError, KeyError):
-        # Without a copy the hub routes by its settings until its twin says otherwise.
+        # Without a copy the hub routes by its settings until another one comes.
         return None
 
 
