@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -102,7 +103,8 @@ class RunningHub:
 
     def _hint(self) -> str:
         if self._config is None:
-            return _NO_FILE
+            # A service may have none, and its folders are known all the same.
+            return "" if os.environ.get("CONFIGURATION_DIRECTORY") else _NO_FILE
         settings = self._settings()
         is_here = self._config.resolve().parent == Path.cwd()
         is_set = "data_dir" in settings.model_fields_set or settings.control_socket

@@ -73,7 +73,7 @@ class BrokerSettings(Section):
     password_file: OptionalFile = Field(
         default=None,
         description="File that holds the password; read at each connect.",
-        examples=["/etc/edgehub/broker-password"],
+        examples=["credential:broker-password"],
         json_schema_extra={"x-needs": "username"},
     )
     tls: bool = Field(default=False, description="Encrypt the connection.", examples=[True])

@@ -115,12 +115,12 @@ class MqttEndpointSettings(EndpointSettings):
     password_file: OptionalFile = Field(
         default=None,
         description="File that holds the password; read at each connect.",
-        examples=["/etc/edgehub/upstream-password"],
+        examples=["credential:upstream-password"],
     )
     shared_access_key_file: OptionalFile = Field(
         default=None,
         description="File that holds a symmetric key in base64; signatures made with it sign in.",
-        examples=["/etc/edgehub/gateway-7.key"],
+        examples=["credential:gateway-7.key"],
         json_schema_extra={"x-instead-of": "password_file"},
     )
     signature_s: Whole = Field(
@@ -190,23 +190,23 @@ class MqttEndpointSettings(EndpointSettings):
     device_password_file: OptionalText = Field(
         default=None,
         description="File that holds a device's password, `{device}` is its id.",
-        examples=["/etc/edgehub/devices/{device}"],
+        examples=["/var/lib/edgehub/devices/{device}"],
     )
     device_shared_access_key_file: OptionalText = Field(
         default=None,
         description="File that holds a device's symmetric key, `{device}` is its id.",
-        examples=["/etc/edgehub/devices/{device}.key"],
+        examples=["/var/lib/edgehub/devices/{device}.key"],
         json_schema_extra={"x-instead-of": "device_password_file"},
     )
     device_certificate_file: OptionalText = Field(
         default=None,
         description="Client certificate of a device, `{device}` is its id; needs device_key_file.",
-        examples=["/etc/edgehub/devices/{device}.pem"],
+        examples=["/var/lib/edgehub/devices/{device}.pem"],
     )
     device_key_file: OptionalText = Field(
         default=None,
         description="Key of device_certificate_file.",
-        examples=["/etc/edgehub/devices/{device}-tls.key"],
+        examples=["/var/lib/edgehub/devices/{device}-tls.key"],
     )
     batch: Batch = Field(
         default="off",
@@ -321,7 +321,7 @@ class HttpEndpointSettings(EndpointSettings):
     token_file: OptionalFile = Field(
         default=None,
         description="File that holds a bearer token; read at each connect.",
-        examples=["/etc/edgehub/collect-token"],
+        examples=["credential:collect-token"],
     )
     username: OptionalText = Field(
         default=None,
@@ -333,7 +333,7 @@ class HttpEndpointSettings(EndpointSettings):
     password_file: OptionalFile = Field(
         default=None,
         description="File that holds its password; read at each connect.",
-        examples=["/etc/edgehub/collect-password"],
+        examples=["credential:collect-password"],
         json_schema_extra={"x-instead-of": "token_file"},
     )
     ca_file: CaFile = None
@@ -406,7 +406,7 @@ class CumulocityEndpointSettings(EndpointSettings):
     password_file: OptionalFile = Field(
         default=None,
         description="File that holds the password; read at each connect.",
-        examples=["/etc/edgehub/cumulocity-password"],
+        examples=["credential:cumulocity-password"],
         json_schema_extra={"x-needs": "username"},
     )
     templates: tuple[TemplateName, ...] = Field(

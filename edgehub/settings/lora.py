@@ -82,7 +82,7 @@ class LoraSettings(Section):
     token_file: OptionalFile = Field(
         default=None,
         description="File with what stations have to send as the header `Authorization`.",
-        examples=["/etc/edgehub/station-token"],
+        examples=["credential:station-token"],
     )
 
     @model_validator(mode="after")

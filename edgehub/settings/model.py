@@ -176,12 +176,12 @@ class MqttSettings(Section):
     certificate_file: OptionalFile = Field(
         default=None,
         description="Certificate in PEM, with its chain; absent = no TLS.",
-        examples=["/etc/edgehub/server.pem"],
+        examples=["/var/lib/edgehub/hub.pem"],
     )
     key_file: OptionalFile = Field(
         default=None,
         description="Key of certificate_file, not encrypted.",
-        examples=["/etc/edgehub/server.key"],
+        examples=["/var/lib/edgehub/hub.key"],
     )
     client_ca_file: OptionalFile = Field(
         default=None,
@@ -192,7 +192,7 @@ class MqttSettings(Section):
     identities_file: OptionalFile = Field(
         default=None,
         description="Hashed passwords and rights; see `edgehub identity`.",
-        examples=["/etc/edgehub/identities"],
+        examples=["/var/lib/edgehub/identities"],
     )
     clients_max: Whole = Field(default=1000, ge=1, le=100_000, description="Connections at once.")
     message_bytes_max: MessageBytes = MESSAGE_BYTES_MAX

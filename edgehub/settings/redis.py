@@ -59,7 +59,7 @@ class RedisSettings(Section):
         examples=["/etc/edgehub/redis.pem"],
     )
     key_file: OptionalFile = Field(
-        default=None, description="Key of certificate_file.", examples=["/etc/edgehub/redis.key"]
+        default=None, description="Key of certificate_file.", examples=["credential:redis.key"]
     )
     prefix: str = Field(
         default="edgehub",

@@ -31,7 +31,7 @@ CertificateFile = Annotated[
 ]
 KeyFile = Annotated[
     OptionalFile,
-    Field(description="Key of certificate_file.", examples=["/etc/edgehub/client.key"]),
+    Field(description="Key of certificate_file.", examples=["credential:client.key"]),
 ]
 
 # Those of the listeners that speak HTTP.
@@ -39,12 +39,12 @@ ServerCertificateFile = Annotated[
     OptionalFile,
     Field(
         description="Certificate chain, for HTTPS; needs key_file.",
-        examples=["/etc/edgehub/server.pem"],
+        examples=["/var/lib/edgehub/hub.pem"],
     ),
 ]
 ServerKeyFile = Annotated[
     OptionalFile,
-    Field(description="Key of certificate_file.", examples=["/etc/edgehub/server.key"]),
+    Field(description="Key of certificate_file.", examples=["/var/lib/edgehub/hub.key"]),
 ]
 _TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
 

@@ -25,7 +25,7 @@ class WebSettings(Section):
     token_file: OptionalFile = Field(
         default=None,
         description="Hashed tokens, see `edgehub token`; absent = reading from this machine only.",
-        examples=["/etc/edgehub/tokens"],
+        examples=["/var/lib/edgehub/tokens"],
     )
     certificate_file: ServerCertificateFile = None
     key_file: ServerKeyFile = None

@@ -64,6 +64,15 @@ def test_a_command_in_another_folder_names_the_file_it_looked_for(tmp_path, comm
     assert "edgehub.toml" not in done.stderr
 
 
+def test_a_service_without_settings_is_not_looked_for_elsewhere(tmp_path):
+    """Its folders are named by systemd, so the working folder does not matter."""
+    folders = {"CONFIGURATION_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": str(tmp_path)}
+    done = edgehub("status", cwd=tmp_path, env=folders)
+    assert done.returncode == 4
+    assert f"no hub answers on {tmp_path}/control.sock" in done.stderr
+    assert "edgehub.toml" not in done.stderr
+
+
 def test_a_closed_standard_input_is_no_password(tmp_path):
     """Where there is nothing to read a password from, that is said."""
     command = [*EDGEHUB, "identity", "add", "dev1", "--file", str(tmp_path / "ids")]
