@@ -11,7 +11,6 @@ clocks of two machines.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -271,9 +270,9 @@ class RedisStorage:
         """Store this hub's report in place of its last one; it expires."""
         document = asdict(report)
         del document["age_ms"]
-        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+        text = orjson.dumps(document)
         expires_ms = round(expires_s * 1000)
-        arguments: list[str | int] = [report.hub_id, expires_ms, text]
+        arguments: list[str | bytes | int] = [report.hub_id, expires_ms, text]
         said = await _asked(self._link.run(_REPORT, self._reports, arguments))
         before = None if said is None else _report(said, 0)
         return "" if before is None else before.instance
@@ -361,9 +360,9 @@ def _stored(change: Change, raw: bytes, changed: int, created: int) -> Stored:
 def _report(text: bytes, now_ms: int) -> Report | None:
     at_ms, _, document = text.partition(b" ")
     try:
-        values: Mapping[str, Any] = json.loads(document)
+        values: Mapping[str, Any] = orjson.loads(document)
         report = replace(Report(**values), age_ms=max(0, now_ms - _number(at_ms)))
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None
     numbers: tuple[object, ...] = (
         report.epoch,
@@ -371,10 +370,11 @@ def _report(text: bytes, now_ms: int) -> Report | None:
         report.routes,
         report.failed_total,
     )
-    texts = (report.instance, report.hub_id, report.stale)
+    reasons = report.failed.values() if isinstance(report.failed, dict) else (None,)
+    texts = (report.instance, report.hub_id, report.stale, *reasons)
     whole = all(isinstance(each, int) and 0 <= each < _NUMBER_MAX for each in numbers)
     whole = whole and all(isinstance(each, str) for each in texts)
-    return report if whole and isinstance(report.failed, dict) else None
+    return report if whole else None
 
 
 def _begun(value: bytes | None) -> Begun | None:

@@ -15,10 +15,19 @@ local rows, contents, references, counts, meta, log =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local instance, session, kept = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
+-- What was damaged is no number: `inf`, `0x10` or more digits than a number holds exactly.
+local function count(text)
+  return text and #text <= 15 and string.match(text, "^%d+$") and tonumber(text) or nil
+end
+
+-- A key of another type is refused before anything is written.
+for _, key in ipairs({ rows, contents, references, counts, meta }) do
+  redis.call("HLEN", key)
+end
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local known = redis.call("HMGET", meta, "epoch", "revision")
-local epoch, revision = tonumber(known[1] or ""), tonumber(known[2] or "")
+local epoch, revision = count(known[1]), count(known[2])
 local begins, blank = epoch == nil or revision == nil, redis.call("EXISTS", rows) == 0
 if begins then
   if blank and tonumber(ARGV[5]) > 0 then
@@ -35,6 +44,26 @@ local function whole(number)
   return string.format("%.0f", number)
 end
 
+-- Adds to a count and answers the sum; one that was damaged begins again at nothing.
+local function add(counters, name, difference)
+  local sum = math.max(0, (count(redis.call("HGET", counters, name)) or 0) + difference)
+  redis.call("HSET", counters, name, whole(sum))
+  return sum
+end
+
+-- Takes one use of a content away. Whether others are left is not known where the count was
+-- damaged; then the content stays.
+local function release(hash)
+  local uses = redis.call("HGET", references, hash)
+  if uses and not count(uses) then
+    return
+  end
+  if add(references, hash, -1) == 0 then
+    redis.call("HDEL", references, hash)
+    redis.call("HDEL", contents, hash)
+  end
+end
+
 local changes, added = {}, {}
 for at = 6, #ARGV, 9 do
   local change = {
@@ -49,9 +78,9 @@ for at = 6, #ARGV, 9 do
     local number, hash, enabled, origin, created, modified =
       string.match(raw, "^(%d+) (%x+) ([01]) (%l+) (%d+) (%d+)$")
     -- A row that cannot be read is there, at no revision; it can be overwritten and deleted.
-    change.found = hash ~= nil
+    change.found = hash ~= nil and count(number) ~= nil and count(created) ~= nil
     if change.found then
-      present = tonumber(number)
+      present = count(number)
       change.old = hash
       change.was = enabled
       change.created = created
@@ -84,8 +113,8 @@ for at = 6, #ARGV, 9 do
       or change.was ~= change.enabled or change.origin_was ~= change.origin
     if not raw then
       added[change.tenant] = (added[change.tenant] or 0) + 1
-      local count = tonumber(redis.call("HGET", counts, change.tenant) or "0")
-      if count + added[change.tenant] > change.quota then
+      local rows_before = count(redis.call("HGET", counts, change.tenant)) or 0
+      if rows_before + added[change.tenant] > change.quota then
         return { "QUOTA", (at - 6) / 9 }
       end
     end
@@ -123,17 +152,14 @@ for _, change in ipairs(changes) do
   local raw = change.raw
   if change.needed then
     if change.old and (change.kind == "delete" or change.old ~= change.hash) then
-      if redis.call("HINCRBY", references, change.old, -1) <= 0 then
-        redis.call("HDEL", references, change.old)
-        redis.call("HDEL", contents, change.old)
-      end
+      release(change.old)
     end
     if change.kind == "delete" then
       redis.call("HDEL", rows, change.key)
       raw = false
     else
       if change.old ~= change.hash then
-        redis.call("HINCRBY", references, change.hash, 1)
+        add(references, change.hash, 1)
         redis.call("HSET", contents, change.hash, change.text)
       end
       raw = table.concat({ whole(change.number), change.hash, change.enabled, change.origin,
@@ -150,7 +176,7 @@ for _, change in ipairs(changes) do
 end
 for tenant, difference in pairs(added) do
   if difference ~= 0 then
-    redis.call("HINCRBY", counts, tenant, difference)
+    add(counts, tenant, difference)
   end
 end
 if number ~= revision then

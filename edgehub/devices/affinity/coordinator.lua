@@ -11,6 +11,7 @@ local fleet, subject = KEYS[1], KEYS[2]
 local operation, prefix, fresh = ARGV[1], ARGV[2], ARGV[3]
 
 local F_CNT_MAX = 4294967295
+local TIME_MAX = 999999999999999
 local FIRST_RESTART_COUNTER = 1
 local RESTART_PAUSE_MS = 60000
 local RECORD_S = 2592000
@@ -20,6 +21,12 @@ local NOTICES_MAX = 10000
 
 local function whole(number)
   return string.format('%.0f', number)
+end
+
+-- Nothing for a counter or a time that no hub wrote.
+local function number(text, most)
+  local value = text and #text <= 15 and string.match(text, '^%d+$') and tonumber(text) or nil
+  return value and value <= most and value or nil
 end
 
 local function now_ms()
@@ -49,16 +56,18 @@ end
 local function read()
   local found = redis.call('HMGET', subject, 'owner', 'f_cnt', 'epoch', 'generation', 'f_cnt_down',
     'begun_ms')
-  if not found[1] then
+  local epoch, generation = number(found[3], TIME_MAX), number(found[4], TIME_MAX)
+  local f_cnt_down = number(found[5], F_CNT_MAX)
+  if not (found[1] and epoch and generation and f_cnt_down) then
     return nil
   end
   return {
     owner = found[1],
-    f_cnt = found[2] and found[2] ~= '' and tonumber(found[2]) or nil,
-    epoch = tonumber(found[3]),
-    generation = tonumber(found[4]),
-    f_cnt_down = tonumber(found[5]),
-    begun_ms = found[6] and tonumber(found[6]) or nil,
+    f_cnt = number(found[2], F_CNT_MAX),
+    epoch = epoch,
+    generation = generation,
+    f_cnt_down = f_cnt_down,
+    begun_ms = number(found[6], TIME_MAX),
   }
 end
 

@@ -256,6 +256,11 @@ async def test_what_no_hub_wrote_ends_no_reader(redis, link, request):
     await link.call("HSET", f"{prefix}device:d", "owner", b"\xff")
     with pytest.raises(CoordinatorUnreachableError, match="its data cannot be read"):
         await wins(redis, "g2", 2)
+    await link.call("HSET", f"{prefix}device:d", "owner", "g2")
+    for count, number in enumerate(("inf", "x", "0x10", "9" * 20), 1):
+        for name in ("epoch", "generation", "f_cnt_down", "f_cnt"):
+            await link.call("HSET", f"{prefix}device:d", name, number)
+            assert await wins(redis, "g1", count)
 
 
 async def test_records_and_claims_end_by_themselves(redis, link, request):

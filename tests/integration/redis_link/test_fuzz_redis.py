@@ -120,6 +120,7 @@ def test_a_damaged_table_is_read_or_unavailable(server, table, meta, report, ent
 
     commands = [
         *(("HSET", f"{PREFIX}rows", key, row) for key, row in table),
+        ("HSET", f"{PREFIX}counts", "default/default", meta["revision"]),
         *(("HSET", f"{PREFIX}meta", name, value) for name, value in meta.items()),
         ("HSET", f"{PREFIX}reports", "h", report),
         ("ZADD", f"{PREFIX}deadlines", "inf", "h"),

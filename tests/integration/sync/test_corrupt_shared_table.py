@@ -11,7 +11,7 @@ import pytest
 from edgehub.routes.content import content_hash
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.faults import StorageUnavailableError
-from edgehub.sync.storage import DEFAULTS
+from edgehub.sync.storage import DEFAULTS, Change
 from tests.support.redis import RedisServer
 from tests.support.route_tables import make_table, running, storages, until
 
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 ROUTE = "FROM /messages/* INTO $upstream"
 DIGITS = "9" * 5_000
 DEEP = "[" * 100_000 + "]" * 100_000
+R1_KEY = RouteKey(DEFAULT_TENANT, "r1")
 R1, X = (str(RouteKey(DEFAULT_TENANT, name)) for name in ("r1", "x"))
 TEXTS = {
     content_hash(text, tenant): (key, text)
@@ -91,3 +92,52 @@ async def meet(table) -> None:
     ):
         with contextlib.suppress(StorageUnavailableError):
             await work()
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "0x10", "1e308", "-1", "", "x", DIGITS])
+async def test_a_damaged_counter_is_none(tmp_path: Path, number: str) -> None:
+    """Whatever Lua might read as a number: the table takes the next write and counts on from it."""
+    with RedisServer(tmp_path) as server:
+        async with storages("redis", tmp_path, server.url) as (storage,):
+            before = await storage.write([put("r1"), put("r2")], session="s")
+            for name, field in (
+                ("meta", "epoch"),
+                ("meta", "revision"),
+                ("counts", DEFAULT_TENANT),
+                ("references", content_hash("1", DEFAULT_TENANT)),
+            ):
+                server.command("HSET", f"{{test:routes}}:{name}", str(field), number)
+                written = await storage.write([put("r1", "2"), put("r2", "1")], session="s")
+                assert written.epoch >= before.epoch
+                assert 0 < written.revision < 100
+                position = await storage.position()
+                assert (position.epoch, position.revision) == (written.epoch, written.revision)
+                written = await storage.write([put("r1"), put("r3")], session="s")
+                assert [row and row.text for row in await storage.read([R1_KEY])] == ["1"]
+                await storage.write([Change(key=put("r3").key, delete=True)], session="s")
+
+
+@pytest.mark.parametrize("name", ["rows", "contents", "references", "counts", "meta"])
+async def test_a_key_of_another_type_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str
+) -> None:
+    """Half a write would be a table that no hub has asked for."""
+    keys = [f"{{test:routes}}:{each}" for each in ("rows", "contents", "references", "counts")]
+    with RedisServer(tmp_path) as server:
+        async with storages("redis", tmp_path, server.url) as (storage,):
+            await storage.write([put("r1")], session="s")
+            server.command("DEL", f"{{test:routes}}:{name}")
+            server.command("SET", f"{{test:routes}}:{name}", "x")
+            others = [key for key in keys if not key.endswith(name)]
+            state = [server.command("HGETALL", key) for key in others]
+            entries = server.command("XLEN", "{test:routes}:log")
+            with pytest.raises(StorageUnavailableError, match="WRONGTYPE"):
+                await storage.write([put("r1", "2"), put("r2")], session="s")
+            assert [server.command("HGETALL", key) for key in others] == state
+            assert server.command("XLEN", "{test:routes}:log") == entries
+
+
+def put(name: str, text: str = "1") -> Change:
+    """Return the change that stores a route."""
+    hashed = content_hash(text, DEFAULT_TENANT)
+    return Change(key=RouteKey(DEFAULT_TENANT, name), hash=hashed, text=text)
