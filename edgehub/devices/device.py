@@ -16,6 +16,7 @@ import structlog
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.recent_frames import RecentFrames
+from edgehub.devices.affinity.stored_frames import StoredFrame, frame_key
 from edgehub.devices.connection import DeviceConnection
 from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError, DeviceError, DeviceUnknownError
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
     from edgehub.devices.affinity.flags import Flags
-    from edgehub.devices.affinity.outcome import Commit
     from edgehub.devices.affinity.rules import AffinityRules
+    from edgehub.devices.affinity.stored_frames import Commit, StoredFrames
+    from edgehub.devices.affinity.stored_reports import StoredReports
     from edgehub.devices.connection import DeviceLink
     from edgehub.devices.request_queue import DeviceRequestQueue
     from edgehub.devices.source import DeviceProfile, DeviceSource, SessionState, StoredDevice
@@ -57,8 +59,9 @@ class DeviceDependencies:
         rules: Figures of the affinity.
         link_of: Returns the session of a device.
         tasks: Where closes run.
-        stores: Messages are stored and sent later over the connection, which is opened then; else
-            handling a message sends it, and opens the connection.
+        reports: Reports of what is stored.
+        frames: Stored ones of messages that are sent later over the connection, which is opened
+            then; None = handling a message sends it, and opens the connection.
     """
 
     hub_id: str
@@ -69,7 +72,8 @@ class DeviceDependencies:
     rules: AffinityRules
     link_of: Callable[[str], DeviceLink]
     tasks: asyncio.TaskGroup
-    stores: bool = False
+    reports: StoredReports
+    frames: StoredFrames | None = None
 
 
 @dataclass(slots=True)
@@ -85,6 +89,7 @@ class Device:
     __slots__ = (
         "_commit",
         "_durable",
+        "_frame",
         "_loaded_s",
         "_reloaded_s",
         "_saved_f_cnt",
@@ -125,6 +130,8 @@ class Device:
         self.seen_s = shared.clock.monotonic()
         self.stored: StoredDevice | None = None
         """What was loaded of it, None = nothing yet."""
+        self._frame: StoredFrame | None = None
+        """The one of it that was stored last, as far as it may repeat it."""
         self._loaded_s = 0.0
         self._reloaded_s = -math.inf
         self._saved_f_cnt = 0
@@ -158,16 +165,23 @@ class Device:
         assert self.stored is not None, self.device_id
         return self.stored.session
 
-    def adopt(self, stored: StoredDevice) -> None:
-        """Replace what is known of it by a state that was loaded or saved."""
+    def adopt(self, stored: StoredDevice, *, f_cnt_up: int | None = None) -> None:
+        """Replace what is known of it by a state that was loaded or saved.
+
+        Args:
+            stored: What its source has.
+            f_cnt_up: The counter of the same session as it was counted here, None = as stored.
+        """
         if self.stored is None or self.stored.session.session != stored.session.session:
             self.heard = False
             self.repeats = 0
             self.copies.clear()
             self._durable = _Durable(stored.session.f_cnt_up)
+        self._saved_f_cnt = stored.session.f_cnt_up
+        if f_cnt_up is not None:
+            stored = replace(stored, session=replace(stored.session, f_cnt_up=f_cnt_up))
         self.stored = stored
         self.is_known = True
-        self._saved_f_cnt = stored.session.f_cnt_up
         self._loaded_s = self.shared.clock.monotonic()
         self.connection.set_keep_alive(stored.profile.keep_alive_s)
 
@@ -238,12 +252,41 @@ class Device:
         async with self.connection.activity():
             self.connection.request_close()
             stored = await self._read()
-        known = self.stored
+        known, frames = self.stored, self.shared.frames
+        f_cnt_up = None
         if known is not None and known.session.session == stored.session.session:
             # What was counted here may be newer than what was written last.
-            newest = max(known.session.f_cnt_up, stored.session.f_cnt_up)
-            stored = replace(stored, session=replace(stored.session, f_cnt_up=newest))
-        self.adopt(stored)
+            f_cnt_up = max(known.session.f_cnt_up, stored.session.f_cnt_up)
+        elif known is None and self._frame is None and frames is not None:
+            self._frame = await frames.load(self.device_id)
+            f_cnt_up = self._counted_before(stored.session)
+        self.adopt(stored, f_cnt_up=f_cnt_up)
+        if known is None:
+            self._durable = _Durable(self.session.f_cnt_up)
+
+    def frame(self, f_cnt: int, key: str) -> StoredFrame:
+        """Return a frame of it, to be stored."""
+        return StoredFrame(
+            device_id=self.device_id,
+            session=self.session.session,
+            generation=self.session.generation,
+            f_cnt=f_cnt,
+            saved_f_cnt=self._saved_f_cnt,
+            key=frame_key(key),
+        )
+
+    def has_stored(self, frame: StoredFrame) -> bool:
+        """Return whether a frame is the one of it that was stored last."""
+        last = self._frame
+        return last is not None and (last.session, last.f_cnt, last.key) == (
+            frame.session,
+            frame.f_cnt,
+            frame.key,
+        )
+
+    def note_stored(self, frame: StoredFrame) -> None:
+        """Record a frame that was stored; inside its queue."""
+        self._frame = frame
 
     async def refresh(self) -> bool:
         """Read settings again; False = nothing was read, as another hub owns the device.
@@ -270,7 +313,7 @@ class Device:
         """Read it again before its next frame, without the counters of this hub; in its turn."""
 
         async def run() -> None:
-            self.stored = None
+            self.stored = self._frame = None
 
         await self.queue.run(RequestKind.REFRESH, run)
 
@@ -395,9 +438,18 @@ class Device:
             stored = await self._read()
         if stored.session.session == known.session and self.ownership is Ownership.OWNER:
             # The owner's counters are newer than what it wrote last.
-            stored = replace(stored, session=replace(stored.session, f_cnt_up=known.f_cnt_up))
-        self.adopt(stored)
+            self.adopt(stored, f_cnt_up=known.f_cnt_up)
+        else:
+            self.adopt(stored)
         return True
+
+    def _counted_before(self, session: SessionState) -> int | None:
+        """Return the counter of what was stored before this hub ended, None = it says no more."""
+        frame = self._frame
+        if frame is None or frame.session != session.session:
+            return None
+        # If the source was written since, its counter is newer, perhaps by another hub.
+        return frame.f_cnt if frame.saved_f_cnt == session.f_cnt_up else None
 
     async def _read(self) -> StoredDevice:
         source = self.shared.source

@@ -221,11 +221,13 @@ class Devices:
             await device.take_over_settings()
 
     async def forgotten(self, device_id: str) -> None:
-        """Reset the counters of a device that its source has removed, if it is in memory.
+        """Reset the counters of a device that its source has removed.
 
         Raises:
-            DeviceQueueFullError: There is no turn for it.
+            DeviceError: There is no turn for it, or they cannot be written now.
         """
+        if self._shared.frames is not None:
+            await self._shared.frames.forget(device_id)
         if device := self._devices.get(device_id):
             await device.start_over()
 

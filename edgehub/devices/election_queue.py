@@ -9,7 +9,6 @@ number is submitted at once.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections import deque
 from functools import partial
@@ -17,14 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.outcome import Result
-from edgehub.devices.faults import DeviceError
+from edgehub.devices.faults import DeviceError, MessageRefusedError
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
-    from edgehub.devices.affinity.outcome import Commit, FrameOutcome, Handling
+    from edgehub.devices.affinity.outcome import FrameOutcome, Handling
+    from edgehub.devices.affinity.stored_frames import Commit, StoredFrames
     from edgehub.devices.devices import Devices
 
     Settle = Callable[[int, Refusal | None], None]
@@ -39,23 +40,13 @@ _DIGITS_MAX: Final = 10
 _F_CNT_MAX: Final = 2**32 - 1
 
 
-class MessageRefusedError(DeviceError):
-    """The hub did not take the message after its election."""
-
-    reason = "refused"
-
-    def __init__(self, device_id: str, refusal: Refusal) -> None:
-        super().__init__(device_id, f"the message is refused: {refusal}")
-        self.refusal = refusal
-
-
 class ElectionQueue:
     """The messages of devices that wait for their election.
 
     Args:
         devices: Where elections are made.
         submit: Takes messages that are not elected, in the turn of their device.
-        store: The router; takes elected ones, whose turn it is.
+        frames: Stores elected ones, whose turn it is.
         tasks: Where they run.
         rejected: Called with a message that local checks refused: device, bytes, reason.
     """
@@ -65,13 +56,13 @@ class ElectionQueue:
         devices: Devices,
         submit: Submit,
         *,
-        store: Submit,
+        frames: StoredFrames,
         tasks: asyncio.TaskGroup,
         rejected: Callable[[str, int, str], None],
     ) -> None:
         self._devices = devices
         self._submit = submit
-        self._submit_elected = store
+        self._frames = frames
         self._tasks = tasks
         self._rejected = rejected
         self._waiting: dict[str, deque[Waiting]] = {}
@@ -141,7 +132,7 @@ class ElectionQueue:
             if not handling.upstream:
                 return None
             elected = _marked(message) if handling.duplicate else message
-            return append(elected, self._submit_elected)
+            return self._frames.append(elected, handling.frame)
 
         uplink = Uplink(
             address=message.device_id,
@@ -160,27 +151,6 @@ class ElectionQueue:
         if outcome.result is Result.REJECTED and not outcome.repeated:
             reason = "rejected" if outcome.reason is None else outcome.reason.value
             self._rejected(message.device_id, len(message.body), reason)
-
-
-def append(message: Message, submit: Submit) -> Commit | None:
-    """Append an elected message to the open group; returns its commit, None = it is over.
-
-    Raises:
-        MessageRefusedError: It is refused at once, as by a limit.
-    """
-    commit: Commit = asyncio.get_running_loop().create_future()
-
-    def settle(_token: int, refusal: Refusal | None) -> None:
-        if not commit.done():
-            commit.set_result(refusal)
-
-    submit(message, settle, 0)
-    if not commit.done():
-        return commit
-    refusal = commit.result()
-    if refusal is not None:
-        raise MessageRefusedError(message.device_id, refusal)
-    return None
 
 
 def _settle(settle: Settle, token: int, commit: Commit) -> None:

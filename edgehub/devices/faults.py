@@ -5,7 +5,12 @@ Owns the errors; `reason` is one of a closed set, for counters and answers.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edgehub.errors import EdgeHubError
+
+if TYPE_CHECKING:
+    from edgehub.message import Refusal
 
 
 class DeviceError(EdgeHubError):
@@ -63,3 +68,13 @@ class CoordinatorUnreachableError(DeviceError):
     """The coordinator gave no answer; the owner of the device is unknown."""
 
     reason = "coordinator_unreachable"
+
+
+class MessageRefusedError(DeviceError):
+    """The hub did not take the message after its election."""
+
+    reason = "refused"
+
+    def __init__(self, device_id: str, refusal: Refusal) -> None:
+        super().__init__(device_id, f"the message is refused: {refusal}")
+        self.refusal = refusal

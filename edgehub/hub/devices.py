@@ -19,6 +19,8 @@ from edgehub.devices.affinity.flags import Flags, Ownership, SoleOwnerFlags
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
+from edgehub.devices.affinity.stored_frames import StoredFrames
+from edgehub.devices.affinity.stored_reports import StoredReports
 from edgehub.devices.affinity.table import AffinityTable
 from edgehub.devices.deadline import deadline
 from edgehub.devices.device import DeviceDependencies
@@ -91,6 +93,7 @@ class DevicesPart(Part):
             `edgehub.heads.head.Submit`.
         coordinator: Elects hubs.
         requests: The way to other hubs, None = there are none.
+        frames: Stores messages of elected frames.
     """
 
     name = "devices"
@@ -121,9 +124,11 @@ class DevicesPart(Part):
         self._sessions: DeviceSessions | None = None
         self._link = self._redis() if "redis" in {affinity.coordinator, affinity.registry} else None
         self._probe = None if self._link is None else self._build_probe(self._link)
+        self.frames = StoredFrames(store, router.submit)
         self._registry = self._build_registry()
         self.coordinator, self._has_twin = self._build_coordinator()
         self.requests = self._build_requests()
+        self._reports = StoredReports(hub_id, self.coordinator, clock)
         self._devices = Devices(
             DeviceDependencies(
                 hub_id=hub_id,
@@ -138,7 +143,8 @@ class DevicesPart(Part):
                 ),
                 link_of=lambda device_id: _SessionLink(device_id, lambda: self._sessions),
                 tasks=self._tasks,
-                stores=True,
+                reports=self._reports,
+                frames=self.frames,
             ),
             devices_max=affinity.devices_max,
         )
@@ -146,7 +152,7 @@ class DevicesPart(Part):
         self._intake = ElectionQueue(
             self._devices,
             self._submit,
-            store=router.submit,
+            frames=self.frames,
             tasks=self._tasks,
             rejected=refusals(store),
         )
@@ -204,6 +210,9 @@ class DevicesPart(Part):
         await self._state.add(SCRIPT)
         if self._reader is None:
             return
+        # What was stored last may not have been reported before this hub ended.
+        for frame in await self.frames.newest():
+            self._reports.add(frame)
         try:
             async with deadline(self._clock, CATCH_UP_S):
                 await self._reader.catch_up()
@@ -233,6 +242,7 @@ class DevicesPart(Part):
             yield "redis-writes", self._probe.run
         if self.elects or self._settings.lora.port is not None:
             yield "devices", self._devices.run
+            yield "stored-reports", self._reports.run
         if self._reader is not None:
             yield "notices", self._reader.run
         if self.requests is not None:

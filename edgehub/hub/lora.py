@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.device_bound.mailboxes import Mailboxes
-    from edgehub.heads.head import Submit
     from edgehub.heads.lora.head import LoraHead
     from edgehub.hub.devices import DevicesPart
     from edgehub.lora.regions import Region
@@ -39,7 +38,6 @@ class LoraPart(HeadPart):
         settings: The hub's.
         devices: Elections, registry and queues of devices.
         mailboxes: Messages to devices.
-        submit: Stores messages.
         clock: For all timers.
     """
 
@@ -52,7 +50,6 @@ class LoraPart(HeadPart):
         *,
         devices: DevicesPart,
         mailboxes: Mailboxes,
-        submit: Submit,
         clock: Clock,
     ) -> None:
         self._devices = devices
@@ -66,7 +63,7 @@ class LoraPart(HeadPart):
             _region_of(settings.lora),
             devices=devices.devices,
             is_registered=devices.is_lorawan_device,
-            submit=submit,
+            frames=devices.frames,
             messages=mailboxes,
             clock=clock,
         )

@@ -210,7 +210,6 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         settings,
         devices=devices,
         mailboxes=device_bound.mailboxes,
-        submit=router.submit,
         clock=clock,
     )
     workload = WorkloadPart(settings.workload, hub_id=hub_id, identities=identities, clock=clock)

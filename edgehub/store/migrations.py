@@ -30,6 +30,7 @@ SCRIPTS: Final = (
     read_sql("schema.sql"),
     read_sql("schema_2.sql"),
     read_sql("schema_3.sql"),
+    read_sql("schema_4.sql"),
 )
 """Script n brings a file from version n to version n + 1."""
 

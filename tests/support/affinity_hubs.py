@@ -11,6 +11,7 @@ from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.outcome import FrameOutcome, Handling
 from edgehub.devices.affinity.rules import AffinityRules
+from edgehub.devices.affinity.stored_reports import StoredReports
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.devices.faults import DeviceSourceError
@@ -101,6 +102,7 @@ class Hub:
         """Read the flags and put the parts together."""
         world = self.world
         self.flags = await Flags.open(self.store)
+        reports = StoredReports(self.hub_id, world.coordinator, world.clock)
         self.devices = Devices(
             DeviceDependencies(
                 hub_id=self.hub_id,
@@ -111,6 +113,7 @@ class Hub:
                 rules=AffinityRules(),
                 link_of=self.link,
                 tasks=world.tasks,
+                reports=reports,
             ),
             **self._options,
         )
@@ -121,9 +124,8 @@ class Hub:
             devices=self.devices,
             clock=world.clock,
         )
-        world.background.append(
-            world.tasks.create_task(self.reader.run(), name=f"notices[{self.hub_id}]")
-        )
+        for name, work in (("notices", self.reader.run()), ("reports", reports.run())):
+            world.background.append(world.tasks.create_task(work, name=f"{name}[{self.hub_id}]"))
         return self
 
     def link(self, device_id: str) -> TimedLink:

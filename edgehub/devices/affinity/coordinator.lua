@@ -1,7 +1,7 @@
 -- The coordinator of several hubs: one call, one atomic step. See coordinator.py for the rule.
 --
 -- KEYS[1] the fleet: hash of incarnation, epoch, and the number of notices per hub
--- KEYS[2] what the call is about: a device's record, or a claimed join
+-- KEYS[2] what the call is about: a device's record, or a claimed join; of 'stored' also further ones
 -- ARGV[1] operation, ARGV[2] prefix of all keys, ARGV[3] name for a memory that begins now
 --
 -- Numbers are 32-bit counters and milliseconds, which Lua's floating point holds exactly; they
@@ -18,6 +18,8 @@ local RECORD_S = 2592000
 local CLAIM_S = 300
 local PROCESS_S = 300
 local NOTICES_MAX = 10000
+local TAKE_OVER_MS = 10000
+local OPEN_MAX = 8
 
 local function whole(number)
   return string.format('%.0f', number)
@@ -92,12 +94,50 @@ local function grant(record, f_cnt_down)
   return whole(granted)
 end
 
+-- Frames that are not known to be stored: a list of generation, counter, hub and since when.
+local function read_open()
+  local text = redis.call('HGET', subject, 'open')
+  return text and text ~= '' and cjson.decode(text) or {}
+end
+
+local function write_open(open)
+  redis.call('HSET', subject, 'open', #open > 0 and cjson.encode(open) or '')
+end
+
+local function find(open, generation, f_cnt)
+  for number, frame in ipairs(open) do
+    if frame.generation == generation and frame.f_cnt == f_cnt then
+      return number, frame
+    end
+  end
+end
+
+local function begin(hub, generation, f_cnt)
+  local open = read_open()
+  local number = find(open, generation, f_cnt)
+  if number or #open >= OPEN_MAX then
+    table.remove(open, number or 1)
+  end
+  table.insert(open, { generation = generation, f_cnt = f_cnt, hub = hub, ms = now_ms() })
+  write_open(open)
+end
+
+local function give(record, device, hub)
+  if record.owner == hub then
+    return ''
+  end
+  local former = record.owner
+  record.owner, record.epoch = hub, next_epoch()
+  tell(former, device, record.epoch, hub)
+  return former
+end
+
 local function elect()
   local device, hub, f_cnt = ARGV[4], ARGV[5], tonumber(ARGV[6])
   local generation, restarted, wanted = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
-  local record, won, former = read(), false, ''
+  local record, won, former, opens = read(), false, '', false
   if not record then
-    won = true
+    won, opens = true, true
     record = { owner = hub, f_cnt = f_cnt, epoch = next_epoch(), generation = generation,
       f_cnt_down = 0 }
   elseif generation >= record.generation then
@@ -108,11 +148,8 @@ local function elect()
       clear(record, generation)
     end
     if not record.f_cnt or f_cnt > record.f_cnt then
-      won, record.f_cnt = true, f_cnt
-      if record.owner ~= hub then
-        former, record.owner, record.epoch = record.owner, hub, next_epoch()
-        tell(former, device, record.epoch, hub)
-      end
+      won, opens, record.f_cnt = true, true, f_cnt
+      former = give(record, device, hub)
     else
       won = f_cnt == record.f_cnt and record.owner == hub
     end
@@ -125,8 +162,51 @@ local function elect()
     granted = grant(record, tonumber(wanted))
   end
   write(record)
+  if opens then
+    begin(hub, generation, f_cnt)
+  end
+  local _, opened = nil, nil
+  if not won then
+    _, opened = find(read_open(), generation, f_cnt)
+  end
   return { won and 1 or 0, record.owner, whole(record.epoch), whole(record.f_cnt or f_cnt), granted,
-    former }
+    former, opened and opened.hub ~= hub and 1 or 0 }
+end
+
+local function take_over()
+  local device, hub, f_cnt, generation = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+  local record, open = read(), read_open()
+  local _, opened = find(open, generation, f_cnt)
+  if not record or not opened then
+    return { 0, record and record.owner or '', whole(record and record.epoch or 0), whole(f_cnt), '',
+      '', 0 }
+  end
+  local won, former = now_ms() - opened.ms >= TAKE_OVER_MS, ''
+  if won then
+    opened.hub, opened.ms = hub, now_ms()
+    write_open(open)
+    if record.generation == generation and record.f_cnt == f_cnt then
+      former = give(record, device, hub)
+      write(record)
+    end
+  end
+  return { won and 1 or 0, record.owner, whole(record.epoch), whole(record.f_cnt or f_cnt), '',
+    former, won and 0 or 1 }
+end
+
+local function record_stored()
+  local hub = ARGV[4]
+  for key = 2, #KEYS do
+    subject = KEYS[key]
+    local open = read_open()
+    local at = 1 + 2 * key
+    local number, opened = find(open, tonumber(ARGV[at]), tonumber(ARGV[at + 1]))
+    if opened and opened.hub == hub then
+      table.remove(open, number)
+      write_open(open)
+    end
+  end
+  return 1
 end
 
 local function finish_join()
@@ -152,6 +232,10 @@ end
 
 if operation == 'elect' then
   return elect()
+elseif operation == 'take_over' then
+  return take_over()
+elseif operation == 'stored' then
+  return record_stored()
 elseif operation == 'claim' then
   return redis.call('SET', subject, ARGV[4], 'NX', 'EX', CLAIM_S) and 1 or 0
 elseif operation == 'unclaim' then

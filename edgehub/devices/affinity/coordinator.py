@@ -6,12 +6,22 @@ all else is a duplicate. A frame of a newer session than the recorded one resets
 one of an older session is late, and a duplicate. Whenever the device gets another hub, the former
 one gets a notice. A counter for an answer to the device is granted to its owner alone, and never
 twice. Without an answer of the coordinator the owner is unknown.
+
+A frame is open from its election until the hub that won reports that it is stored. A hub that lost
+may take over one that has been open for `TAKE_OVER_S`: its winner has ended, or cannot store it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TAKE_OVER_S: Final = 10.0
+OPEN_MAX: Final = 8
+"""Open frames that are remembered of a device, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +57,7 @@ class ElectionResult:
         f_cnt: Highest counter seen.
         f_cnt_down: Downlink counter that is granted with it, None = none: do not answer.
         former: Hub from which the election took the device, "" = from none.
+        is_open: Another hub won the frame, and has not reported that it is stored.
     """
 
     won: bool
@@ -55,6 +66,21 @@ class ElectionResult:
     f_cnt: int
     f_cnt_down: int | None = None
     former: str = ""
+    is_open: bool = False
+
+
+class ElectedFrame(NamedTuple):
+    """A frame of which a hub was elected.
+
+    Attributes:
+        device_id: Whose.
+        generation: Number of the session.
+        f_cnt: Its counter.
+    """
+
+    device_id: str
+    generation: int
+    f_cnt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +159,24 @@ class Coordinator(Protocol):
 
     async def owner_of(self, device_id: str) -> str:
         """Return the hub that owns a device, "" = none is known.
+
+        Raises:
+            CoordinatorUnreachableError: No answer, or it is busy.
+        """
+
+    async def take_over(self, frame: ElectedFrame, hub_id: str) -> ElectionResult:
+        """Ask for a frame that was open when the election was lost.
+
+        Returns:
+            Won: the hub that asks handles it, and owns the device if no newer frame was elected.
+            Lost and open: ask again. Lost and not open: it is stored.
+
+        Raises:
+            CoordinatorUnreachableError: No answer, or it is busy.
+        """
+
+    async def report_stored(self, hub_id: str, frames: Sequence[ElectedFrame]) -> None:
+        """Record that frames which a hub won are stored.
 
         Raises:
             CoordinatorUnreachableError: No answer, or it is busy.

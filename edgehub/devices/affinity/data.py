@@ -2,16 +2,18 @@
 
 Acts on a `Device` inside its queue and owns nothing. Invariants: with deduplication `drop` at most
 one hub handles a counter; a hub that lost waits before it asks; no answer of the coordinator
-changes nothing; a frame whose handling failed does not count as processed. The device's turn ends
-when the message is appended to the open group, and its counter is written after the commit.
+changes nothing; a frame whose handling failed does not count as processed; a hub that lost keeps
+its copy until the frame is stored. The device's turn ends when the message is appended to the open
+group, and its counter is written after the commit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from edgehub.devices.affinity.coordinator import ElectionRequest
+from edgehub.devices.affinity.coordinator import ElectedFrame, ElectionRequest
 from edgehub.devices.affinity.counters import CounterCheck, check_counter
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.outcome import FrameOutcome, Handling, Reason, Result
@@ -23,12 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from edgehub.devices.affinity.coordinator import ElectionResult
-    from edgehub.devices.affinity.outcome import Commit
+    from edgehub.devices.affinity.stored_frames import Commit
     from edgehub.devices.device import Device
     from edgehub.devices.source import StoredDevice
 
     Handle = Callable[[Handling], Awaitable[Commit | None]]
     """Handles an elected frame; returns the commit that its message waits for, if any."""
+
+
+OPEN_PAUSE_S: Final = 0.05
+OPEN_PAUSE_S_MAX: Final = 1.0
+"""After such pauses a hub that lost asks whether the frame is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +80,24 @@ async def process_data(
     if copy is Reception.OTHER_STATION and device.profile.deduplication is Deduplication.DROP:
         return _refused(device, Result.DROPPED, Reason.SECOND_STATION)
 
-    async def run() -> FrameOutcome:
+    async def run(*, takes_over: bool = False) -> FrameOutcome:
         has_waited = await device.ensure_loaded(uplink.fits) or waited
         f_cnt = None if device.stored is None else uplink.counter(device.stored)
         if f_cnt is None:
             return _refused(device, Result.REJECTED, Reason.NO_DEVICE_BY_MIC)
-        return await _DataRun(device, uplink, f_cnt, handle, copy).run(waited=has_waited)
+        work = _DataRun(device, uplink, f_cnt, handle, copy)
+        return await work.take_over() if takes_over else await work.run(waited=has_waited)
 
+    pause_s = OPEN_PAUSE_S
     try:
         outcome = await device.queue.run(RequestKind.DATA, run)
+        while outcome.is_open:
+            await device.shared.clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, OPEN_PAUSE_S_MAX)
+            elected_ms = outcome.elected_ms
+            outcome = await device.queue.run(RequestKind.DATA, partial(run, takes_over=True))
+            if outcome.result is Result.DROPPED:
+                outcome = replace(outcome, elected_ms=elected_ms)
     except BaseException:
         device.copies.forget(uplink.key)
         raise
@@ -99,6 +115,7 @@ class _DataRun:
         self._f_cnt = f_cnt
         self._handle = handle
         self._copy = copy
+        self._frame = device.frame(f_cnt, uplink.key)
         self._has_waited = False
 
     async def run(self, *, waited: bool) -> FrameOutcome:
@@ -116,7 +133,7 @@ class _DataRun:
         drops = device.profile.deduplication is Deduplication.DROP
         if drops and verdict is not None and not verdict.won:
             self._lose(verdict)
-            return _refused(device, Result.DROPPED, Reason.DUPLICATE, elected_ms)
+            return _duplicate(device, verdict, elected_ms)
         regained = device.ownership is Ownership.LOSER
         epoch = 0 if verdict is None else verdict.epoch
         device.connection.keep()
@@ -126,27 +143,68 @@ class _DataRun:
         )
         handling = self._handling(check, verdict)
         saved = await self._process(check, handling, regained=regained)
-        return FrameOutcome(
-            device_id=device.device_id,
-            result=Result.PROCESSED,
-            elected_ms=elected_ms,
-            upstream=handling.upstream,
-            duplicate=handling.duplicate,
-            answer=handling.answer,
-            saved=saved,
-        )
+        if verdict is not None:
+            self._report()
+        return _processed(device, handling, elected_ms, saved=saved)
+
+    async def take_over(self) -> FrameOutcome:
+        """Ask for a frame whose election was lost, and handle it if its winner does not."""
+        device = self._device
+        shared = device.shared
+        if device.has_stored(self._frame):
+            return _refused(device, Result.DROPPED, Reason.DUPLICATE)
+        verdict = await device.ask(shared.coordinator.take_over(self._elected, shared.hub_id))
+        elected_ms = shared.clock.boottime_ms()
+        if not verdict.won:
+            return _duplicate(device, verdict, elected_ms)
+        regained = False
+        if verdict.owner == shared.hub_id:
+            regained = device.ownership is Ownership.LOSER
+            device.connection.keep()
+            shared.flags.set(
+                device.device_id,
+                Ownership.OWNER,
+                verdict.epoch,
+                cause=Cause.OWNER_SILENT,
+                other=verdict.former,
+            )
+        # Its windows are over.
+        handling = Handling(upstream=True, duplicate=False, answer=False, frame=self._frame)
+        saved = await self._process(CounterCheck.NEW, handling, regained=regained)
+        self._report()
+        return _processed(device, handling, elected_ms, saved=saved)
+
+    @property
+    def _elected(self) -> ElectedFrame:
+        device = self._device
+        return ElectedFrame(device.device_id, self._frame.generation, self._f_cnt)
+
+    def _report(self) -> None:
+        """Report the frame as stored once it is."""
+        frame, commit, reports = self._elected, self._device.commit, self._device.shared.reports
+        if commit is None:
+            reports.add(frame)
+            return
+
+        def committed(commit: Commit) -> None:
+            if not commit.cancelled() and commit.result() is None:
+                reports.add(frame)
+
+        commit.add_done_callback(committed)
 
     def _check(self) -> CounterCheck:
         device, uplink = self._device, self._uplink
         if self._copy is Reception.OTHER_STATION:
             return CounterCheck.REPEATED
+        # The device's source may not have its counter yet if this hub was started again since.
+        is_stored = device.has_stored(self._frame)
         return check_counter(
             self._f_cnt,
-            device.session.f_cnt_up,
+            self._f_cnt if is_stored else device.session.f_cnt_up,
             device.profile,
             confirmed=uplink.confirmed,
-            heard=device.heard,
-            copied=self._copy is not Reception.FIRST,
+            heard=device.heard or is_stored,
+            copied=self._copy is not Reception.FIRST or is_stored,
             repeats=device.repeats,
             is_loser=device.ownership is Ownership.LOSER,
         )
@@ -201,6 +259,7 @@ class _DataRun:
             upstream=not repeated or mode is not Deduplication.DROP,
             duplicate=marked or (repeated and mode is not Deduplication.DROP),
             answer=not lost and not is_copy,
+            frame=self._frame,
         )
 
     async def _process(self, check: CounterCheck, handling: Handling, *, regained: bool) -> bool:
@@ -209,9 +268,11 @@ class _DataRun:
         async with device.connection.activity():
             if regained:
                 await device.reread_as_owner()
-            if handling.upstream and not device.shared.stores:
+            if handling.upstream and device.shared.frames is None:
                 await device.connection.ensure_open(entitled=True)
             commit = await self._handle(handling)
+            if handling.upstream:
+                device.note_stored(handling.frame)
             if device.session.session != session:
                 return False  # another hub gave it a new session; this counter is not of that one
             if check is CounterCheck.REPEATED:
@@ -220,6 +281,8 @@ class _DataRun:
             if check is CounterCheck.RESTARTED:
                 device.copies.clear()
                 device.copies.classify(self._uplink.key, self._uplink.station)
+            if check is CounterCheck.NEW and f_cnt < device.session.f_cnt_up:
+                return False  # it was taken over late
             device.heard = True
             device.repeats = 0
             restarted = check is CounterCheck.RESTARTED
@@ -227,6 +290,25 @@ class _DataRun:
                 # The written counter is high: the next frame would be an old one after a crash.
                 await commit
             return await device.save(f_cnt, commit, restarted=restarted)
+
+
+def _processed(
+    device: Device, handling: Handling, elected_ms: int | None, *, saved: bool
+) -> FrameOutcome:
+    return FrameOutcome(
+        device_id=device.device_id,
+        result=Result.PROCESSED,
+        elected_ms=elected_ms,
+        upstream=handling.upstream,
+        duplicate=handling.duplicate,
+        answer=handling.answer,
+        saved=saved,
+    )
+
+
+def _duplicate(device: Device, verdict: ElectionResult, elected_ms: int | None) -> FrameOutcome:
+    refused = _refused(device, Result.DROPPED, Reason.DUPLICATE, elected_ms)
+    return replace(refused, is_open=verdict.is_open)
 
 
 def _refused(

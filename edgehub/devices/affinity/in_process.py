@@ -10,16 +10,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from edgehub.devices.affinity.coordinator import ElectionResult, Notice, NoticeBatch
+from edgehub.devices.affinity.coordinator import (
+    OPEN_MAX,
+    TAKE_OVER_S,
+    ElectionResult,
+    Notice,
+    NoticeBatch,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edgehub.clock import Clock
-    from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest, JoinClaim
+    from edgehub.devices.affinity.coordinator import (
+        DownlinkClaim,
+        ElectedFrame,
+        ElectionRequest,
+        JoinClaim,
+    )
 
 RECORDS_MAX: Final = 100_000
 """Devices remembered; beyond it the one that was silent longest is forgotten."""
@@ -44,6 +55,12 @@ At the owner it is none: each hub receives a device's frames in their order.
 """
 
 
+@dataclass(slots=True)
+class _Open:
+    hub_id: str
+    since_s: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Record:
     """What the coordinator knows of a device.
@@ -55,6 +72,7 @@ class Record:
         generation: Number of the session of the counter.
         f_cnt_down: Last downlink counter that was granted in that session.
         begun_s: When it was elected with a counter of 0 or 1, None = never.
+        open: Frames that are not known to be stored, by generation and counter.
     """
 
     f_cnt: int | None
@@ -63,6 +81,7 @@ class Record:
     generation: int = 0
     f_cnt_down: int = 0
     begun_s: float | None = None
+    open: dict[tuple[int, int], _Open] = field(default_factory=dict)
 
     def may_begin(self, now_s: float) -> bool:
         """Return whether a hub that does not own the device may have received its restart."""
@@ -71,6 +90,14 @@ class Record:
     def clear(self, generation: int) -> None:
         """Begin a session, or restart the same one; the owner stays."""
         self.f_cnt, self.generation, self.f_cnt_down = None, generation, 0
+
+    def begin(self, ballot: ElectionRequest, now_s: float) -> None:
+        """Open a frame for the hub that has won it."""
+        if ballot.f_cnt <= FIRST_RESTART_COUNTER:
+            self.begun_s = now_s
+        self.open[ballot.generation, ballot.f_cnt] = _Open(ballot.hub_id, now_s)
+        if len(self.open) > OPEN_MAX:
+            self.open.pop(next(iter(self.open)))
 
     def grant(self, f_cnt_down: int) -> int | None:
         """Return a downlink counter that was never granted before, None = they are used up."""
@@ -128,8 +155,7 @@ class InProcessCoordinator:
             record = self.record(
                 ballot.device_id, ballot.f_cnt, ballot.hub_id, generation=ballot.generation
             )
-            if ballot.f_cnt <= FIRST_RESTART_COUNTER:
-                record.begun_s = now
+            record.begin(ballot, now)
             return self._verdict(record, ballot, won=True)
         self._records.move_to_end(ballot.device_id)
         if ballot.generation < record.generation:
@@ -143,9 +169,8 @@ class InProcessCoordinator:
             record.clear(ballot.generation)
         if record.f_cnt is None or ballot.f_cnt > record.f_cnt:
             record.f_cnt = ballot.f_cnt
-            if ballot.f_cnt <= FIRST_RESTART_COUNTER:
-                record.begun_s = now
-            former = self._give(record, ballot)
+            record.begin(ballot, now)
+            former = self._give(record, ballot.device_id, ballot.hub_id)
             return self._verdict(record, ballot, won=True, former=former)
         repeated = ballot.f_cnt == record.f_cnt and record.owner == ballot.hub_id
         return self._verdict(record, ballot, won=repeated)
@@ -154,6 +179,34 @@ class InProcessCoordinator:
         """Return the hub that owns a device, "" = none is known."""
         record = self._records.get(device_id)
         return "" if record is None else record.owner
+
+    async def take_over(self, frame: ElectedFrame, hub_id: str) -> ElectionResult:
+        """Ask for a frame that was open when the election was lost."""
+        record, now = self._records.get(frame.device_id), self._clock.monotonic()
+        opened = None if record is None else record.open.get((frame.generation, frame.f_cnt))
+        if record is None or opened is None:
+            owner, epoch = ("", 0) if record is None else (record.owner, record.epoch)
+            return ElectionResult(won=False, owner=owner, epoch=epoch, f_cnt=frame.f_cnt)
+        won, former = now - opened.since_s >= TAKE_OVER_S, ""
+        if won:
+            opened.hub_id, opened.since_s = hub_id, now
+            if (record.generation, record.f_cnt) == (frame.generation, frame.f_cnt):
+                former = self._give(record, frame.device_id, hub_id)
+        return ElectionResult(
+            won=won,
+            owner=record.owner,
+            epoch=record.epoch,
+            f_cnt=frame.f_cnt if record.f_cnt is None else record.f_cnt,
+            former=former,
+            is_open=not won,
+        )
+
+    async def report_stored(self, hub_id: str, frames: Sequence[ElectedFrame]) -> None:
+        """Record that frames which a hub won are stored."""
+        for frame in frames:
+            record, key = self._records.get(frame.device_id), (frame.generation, frame.f_cnt)
+            if record is not None and key in record.open and record.open[key].hub_id == hub_id:
+                del record.open[key]
 
     async def claim_join(self, claim: JoinClaim) -> bool:
         """Claim a join request; False = another hub (or this one) has claimed it before."""
@@ -218,17 +271,17 @@ class InProcessCoordinator:
         """Return what is known of a device, None = nothing."""
         return self._records.get(device_id)
 
-    def _give(self, record: Record, ballot: ElectionRequest) -> str:
-        if record.owner == ballot.hub_id:
+    def _give(self, record: Record, device_id: str, hub_id: str) -> str:
+        if record.owner == hub_id:
             return ""
-        former, record.owner = record.owner, ballot.hub_id
+        former, record.owner = record.owner, hub_id
         self._epoch += 1
         record.epoch = self._epoch
         stream = self._stream(former)
         stream.count += 1
         notice = Notice(
             position=f"{self._incarnation}-{stream.count}",
-            device_id=ballot.device_id,
+            device_id=device_id,
             epoch=record.epoch,
             owner=record.owner,
         )
@@ -244,6 +297,7 @@ class InProcessCoordinator:
         granted = None
         if won and ballot.f_cnt_down is not None:
             granted = record.grant(ballot.f_cnt_down)
+        opened = record.open.get((ballot.generation, ballot.f_cnt))
         return ElectionResult(
             won=won,
             owner=record.owner,
@@ -251,6 +305,7 @@ class InProcessCoordinator:
             f_cnt=ballot.f_cnt if record.f_cnt is None else record.f_cnt,
             f_cnt_down=granted,
             former=former,
+            is_open=not won and opened is not None and opened.hub_id != ballot.hub_id,
         )
 
     def _stream(self, hub_id: str) -> _Stream:

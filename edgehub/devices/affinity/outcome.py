@@ -11,12 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from edgehub.message import Refusal
-
-    Commit = asyncio.Future[Refusal | None]
-    """Done once a message that was appended to the open group is durable, or can never be."""
+    from edgehub.devices.affinity.stored_frames import Commit, StoredFrame
 
 
 class Result(StrEnum):
@@ -60,6 +55,7 @@ class FrameOutcome:
         repeated: Whether this hub heard the very same frame within the last minute.
         commit: Of the newest message of the device that is not durable yet, None = all are. The
             device is answered after it, whatever became of the frame: it may be a repetition.
+        is_open: Whether it was dropped although the hub that won has not stored it yet.
     """
 
     device_id: str | None
@@ -72,6 +68,7 @@ class FrameOutcome:
     saved: bool = False
     repeated: bool = False
     commit: Commit | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +79,10 @@ class Handling:
         upstream: Send it on.
         duplicate: Mark it as a duplicate.
         answer: Answer the device.
+        frame: What is stored with the message.
     """
 
     upstream: bool
     duplicate: bool
     answer: bool
+    frame: StoredFrame

@@ -20,9 +20,14 @@ from edgehub.redis_link.faults import RedisError, RedisUnavailableError
 from edgehub.redis_link.script import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest, JoinClaim
+    from edgehub.devices.affinity.coordinator import (
+        DownlinkClaim,
+        ElectedFrame,
+        ElectionRequest,
+        JoinClaim,
+    )
     from edgehub.redis_link.link import RedisLink
 
 BLOCK_S: Final = 5.0
@@ -75,16 +80,22 @@ class RedisCoordinator:
             int(ballot.restarted),
             "" if ballot.f_cnt_down is None else ballot.f_cnt_down,
         )
-        won, owner, epoch, f_cnt, granted, former = answer
-        with _readable(ballot.device_id):
-            return ElectionResult(
-                won=int(won) == 1,
-                owner=owner.decode(),
-                epoch=_number(epoch),
-                f_cnt=_number(f_cnt),
-                f_cnt_down=_number(granted) if granted else None,
-                former=former.decode(),
-            )
+        return _result(ballot.device_id, answer)
+
+    async def take_over(self, frame: ElectedFrame, hub_id: str) -> ElectionResult:
+        """Ask for a frame that was open when the election was lost."""
+        device_id = frame.device_id
+        key = self._record(device_id)
+        answer = await self._call(
+            "take_over", key, device_id, device_id, hub_id, frame.f_cnt, frame.generation
+        )
+        return _result(device_id, answer)
+
+    async def report_stored(self, hub_id: str, frames: Sequence[ElectedFrame]) -> None:
+        """Record that frames which a hub won are stored."""
+        keys = [self._record(frame.device_id) for frame in frames]
+        numbers = [part for frame in frames for part in (frame.generation, frame.f_cnt)]
+        await self._call("stored", keys, frames[0].device_id, hub_id, *numbers)
 
     async def owner_of(self, device_id: str) -> str:
         """Return the hub that owns a device, "" = none is known."""
@@ -169,8 +180,10 @@ class RedisCoordinator:
             raise CoordinatorUnreachableError(hub_id, exc.reason) from exc
         return [] if answer is None else [_entry(*entry) for entry in answer[0][1]]
 
-    async def _call(self, operation: str, key: str, subject: str, *arguments: str | int) -> Any:
-        keys = [f"{self._prefix}fleet", key]
+    async def _call(
+        self, operation: str, key: str | list[str], subject: str, *arguments: str | int
+    ) -> Any:
+        keys = [f"{self._prefix}fleet", *([key] if isinstance(key, str) else key)]
         values = [operation, self._prefix, secrets.token_hex(4), *arguments]
         try:
             try:
@@ -198,6 +211,20 @@ def _readable(subject: str) -> Iterator[None]:
         yield
     except ValueError as exc:
         raise CoordinatorUnreachableError(subject, f"its data cannot be read: {exc}") from exc
+
+
+def _result(device_id: str, answer: list[Any]) -> ElectionResult:
+    won, owner, epoch, f_cnt, granted, former, is_open = answer
+    with _readable(device_id):
+        return ElectionResult(
+            won=int(won) == 1,
+            owner=owner.decode(),
+            epoch=_number(epoch),
+            f_cnt=_number(f_cnt),
+            f_cnt_down=_number(granted) if granted else None,
+            former=former.decode(),
+            is_open=int(is_open) == 1,
+        )
 
 
 def _number(text: bytes | str) -> int:

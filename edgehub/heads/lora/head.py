@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from edgehub.clock import Clock
+    from edgehub.devices.affinity.stored_frames import StoredFrames
     from edgehub.devices.devices import Devices
     from edgehub.devices.handshakes import ServerContext
-    from edgehub.heads.head import Submit
     from edgehub.heads.lora.answers import WaitingMessages
     from edgehub.lora.regions import Region
     from edgehub.settings import LoraSettings
@@ -80,7 +80,7 @@ class LoraHead:
         region: That it names.
         devices: Where frames are processed.
         is_registered: Returns whether a DevEUI is that of a registered device.
-        submit: Stores messages.
+        frames: Stores messages.
         messages: Those that wait for devices.
         clock: For all timers.
     """
@@ -92,7 +92,7 @@ class LoraHead:
         *,
         devices: Devices,
         is_registered: Callable[[str], Awaitable[bool]],
-        submit: Submit,
+        frames: StoredFrames,
         messages: WaitingMessages,
         clock: Clock,
     ) -> None:
@@ -115,7 +115,7 @@ class LoraHead:
             stations=self.stations,
             devices=devices,
             is_registered=is_registered,
-            submit=submit,
+            frames=frames,
             messages=messages,
             clock=clock,
             log=limited,

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.outcome import Result
-from edgehub.devices.election_queue import append
 from edgehub.devices.faults import DeviceError, DeviceNotOwnedError, DeviceUnknownError
 from edgehub.devices.request_queue import RequestKind
 from edgehub.devices.source import RADIO_ADDRESS
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
-    from edgehub.devices.affinity.outcome import Commit, FrameOutcome, Handling
+    from edgehub.devices.affinity.outcome import FrameOutcome, Handling
+    from edgehub.devices.affinity.stored_frames import Commit, StoredFrames
     from edgehub.devices.device import Device
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import StoredDevice
-    from edgehub.heads.head import Submit
     from edgehub.heads.lora.answers import Settle, WaitingMessage, WaitingMessages
     from edgehub.heads.lora.joins import NetworkOptions
     from edgehub.heads.lora.reception import StationReception, Transmission
@@ -78,7 +77,7 @@ class NetworkServer:
         devices: Where frames are processed.
         is_registered: Returns whether a DevEUI is that of a registered device.
         messages: Those that wait for devices.
-        submit: Stores messages; their device's turn is kept while it runs.
+        frames: Stores messages; their device's turn is kept while it runs.
         clock: For all timers.
         log: Lines at a bounded rate.
 
@@ -97,14 +96,14 @@ class NetworkServer:
         stations: Stations,
         devices: Devices,
         is_registered: Callable[[str], Awaitable[bool]],
-        submit: Submit,
+        frames: StoredFrames,
         messages: WaitingMessages,
         clock: Clock,
         log: LogLimit,
     ) -> None:
         self._region = region = options.region
         self._devices = devices
-        self._submit = submit
+        self._frames = frames
         self._messages = messages
         self._clock = clock
         self._log = log
@@ -114,7 +113,7 @@ class NetworkServer:
         self.downlinks = Downlinks(region, stations, clock)
         self.counts: Counter[str] = Counter()
         self.busy = 0
-        self._frames = 0
+        self._in_process = 0
         self.radio = RadioControl(region, options.adr_margin_db)
         self._answers = Answers(
             region,
@@ -245,7 +244,7 @@ class NetworkServer:
                 message = self._message(device_id, frame, f_cnt, plain.payload, transmission)
                 if handling.duplicate:
                     message.properties[DUPLICATE_PROPERTY] = "true"
-                commit = append(message, self._submit)
+                commit = self._frames.append(message, handling.frame)
             if handling.answer:
                 name = device.session.session
                 taken.append(_Taken(device, name, f_cnt, plain.commands))
@@ -368,10 +367,10 @@ class NetworkServer:
 
     async def _bounded(self, work: Awaitable[None]) -> None:
         """Process a frame; too many at once keep stations from being read."""
-        self._frames += 1
-        self.on_load(self._frames >= FRAMES_MAX)
+        self._in_process += 1
+        self.on_load(self._in_process >= FRAMES_MAX)
         try:
             await work
         finally:
-            self._frames -= 1
-            self.on_load(self._frames >= FRAMES_MAX)
+            self._in_process -= 1
+            self.on_load(self._in_process >= FRAMES_MAX)

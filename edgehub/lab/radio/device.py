@@ -23,6 +23,7 @@ from edgehub.lora.frames import (
     mhdr_of,
     parse_frame,
 )
+from edgehub.lora.regions import RX2_AFTER_S
 from edgehub.lora.session import UplinkRate, build_frame, frame_mic, open_frame, session_of
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ class SimulatedLorawanDevice:
     def has_session(self) -> bool:
         """Return whether it may send data."""
         return self._session is not None
+
+    @property
+    def windows_s(self) -> float:
+        """Return the seconds from a frame of it until its last window begins."""
+        return RX2_AFTER_S + ((self.accept.rx_delay if self.accept else 0) or 1)
 
     def personalise(self, dev_addr: int, session: LorawanSession) -> None:
         """Begin a session without a join (ABP)."""

@@ -1,8 +1,9 @@
 """Many simulated LoRaWAN devices behind a few stations, against running hubs.
 
 Owns the devices and what became of their frames. Keys follow from a seed, so that the same devices
-can be registered first. Invariant: a confirmed frame is repeated until it is acknowledged, as often
-as devices do; every frame is counted once, by how it ended.
+can be registered first. Invariants: a device sends nothing new before its windows are over; a
+confirmed frame is repeated until it is acknowledged, as often as devices do; every frame is counted
+once, by how it ended.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
 DEV_EUI_FIRST: Final = 0xFEED_0000_0000_0000
 TRIES_MAX: Final = 8
 RECONNECT_S: Final = 1.0
-IN_DOUBT_S: Final = 1.0
+IN_DOUBT_S: Final = 3.0
 """A hub that ends a connection may not have taken what it was sent in this time."""
 RECENT_MAX: Final = 1_000
-ANSWER_TIMEOUT_S: Final = 8.0
+JOIN_TIMEOUT_S: Final = 8.0
+ACK_TIMEOUT_S: Final = 2.0
+"""After its windows a device waits so long for an acknowledgement before it repeats a frame."""
 _LEAD_S: Final = 0.02
 """What Basics Station needs before a window."""
 
@@ -127,6 +130,10 @@ class _StationPlace:
         self.recent: deque[tuple[float, tuple[int, int]]] = deque(maxlen=RECENT_MAX)
         """Unconfirmed frames that it has sent last, with the time."""
 
+    def in_doubt(self, since_s: float) -> set[tuple[int, int]]:
+        """Return the frames that it has sent since then."""
+        return {frame for sent_s, frame in self.recent if sent_s >= since_s}
+
 
 class RadioSimulation:
     """One run; see the module.
@@ -137,9 +144,6 @@ class RadioSimulation:
         clock: For all timers.
         tls: For `wss`.
 
-    Attributes:
-        arrived: DevEUI and counter of frames that a hub has taken: unconfirmed ones that it was
-            sent, and confirmed ones that it has acknowledged.
     """
 
     def __init__(
@@ -163,7 +167,14 @@ class RadioSimulation:
         self._places: list[_StationPlace] = []
         self._counts: Counter[str] = Counter()
         self._windows: Counter[str] = Counter()
-        self.arrived: set[tuple[int, int]] = set()
+        self._taken: dict[tuple[int, int], set[_StationPlace]] = {}
+        """Unconfirmed frames, with the stations whose hub has taken them."""
+        self._acknowledged: set[tuple[int, int]] = set()
+
+    @property
+    def arrived(self) -> set[tuple[int, int]]:
+        """Return DevEUI and counter of the frames that a hub has taken and not lost by its end."""
+        return {frame for frame, places in self._taken.items() if places} | self._acknowledged
 
     async def run(self) -> RadioResult:
         """Connect, join, send, and return what became of it.
@@ -187,6 +198,10 @@ class RadioSimulation:
             await self._send_all()
             for task in tasks:
                 task.cancel()
+        return self.result()
+
+    def result(self) -> RadioResult:
+        """Return what became of it until now."""
         return RadioResult(
             joined=self._counts["joined"],
             uplinks=self._counts["uplinks"],
@@ -216,10 +231,10 @@ class RadioSimulation:
                         await station.closed()
                         reader.cancel()
             place.connected.clear()
-            since = self._clock.monotonic() - IN_DOUBT_S
-            in_doubt = {frame for sent_s, frame in place.recent if sent_s >= since}
-            self._counts["unheard"] += len(in_doubt & self.arrived)
-            self.arrived -= in_doubt
+            for frame in place.in_doubt(self._clock.monotonic() - IN_DOUBT_S):
+                places = self._taken[frame]
+                places.discard(place)
+                self._counts["unheard"] += not places
             self._counts["reconnects"] += 1
             await self._clock.sleep(RECONNECT_S)
 
@@ -244,7 +259,6 @@ class RadioSimulation:
         async with asyncio.TaskGroup() as sends:
             while ready and due < end:
                 device = self._rng.choice(ready)
-                # A device waits for its windows before it sends again.
                 if device.dev_eui not in busy:
                     busy.add(device.dev_eui)
                     sends.create_task(send(device))
@@ -254,7 +268,7 @@ class RadioSimulation:
     async def _join(self, device: SimulatedLorawanDevice) -> None:
         for number in range(TRIES_MAX):
             self._counts["repetitions"] += number > 0
-            if await self._exchange(device, device.join_request()):
+            if await self._exchange(device, device.join_request(), JOIN_TIMEOUT_S):
                 self._counts["joined"] += 1
                 return
 
@@ -265,21 +279,24 @@ class RadioSimulation:
         self._counts["uplinks"] += 1
         if not confirmed:
             await self._transmit(frame, (device.dev_eui, f_cnt))
+            await self._clock.sleep(device.windows_s)
             return
         self._counts["confirmed"] += 1
         for number in range(TRIES_MAX):
             self._counts["repetitions"] += number > 0
-            if await self._exchange(device, frame):
+            if await self._exchange(device, frame, device.windows_s + ACK_TIMEOUT_S):
                 self._counts["acknowledged"] += 1
-                self.arrived.add((device.dev_eui, f_cnt))
+                self._acknowledged.add((device.dev_eui, f_cnt))
                 return
 
-    async def _exchange(self, device: SimulatedLorawanDevice, frame: bytes) -> bool:
+    async def _exchange(
+        self, device: SimulatedLorawanDevice, frame: bytes, timeout_s: float
+    ) -> bool:
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[device.dev_eui] = answered
         await self._transmit(frame)
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await answered
         except TimeoutError:
             return False
@@ -293,12 +310,13 @@ class RadioSimulation:
         is_heard = False
         for place in self._rng.sample(self._places, 2 if shared else 1):
             if place.connected.is_set():
+                if unconfirmed is not None:
+                    # Before it is sent: the connection may end while it is.
+                    self._taken.setdefault(unconfirmed, set()).add(place)
+                    place.recent.append((self._clock.monotonic(), unconfirmed))
                 with contextlib.suppress(WebSocketException):
                     await place.station.hear(frame, rssi=self._rng.uniform(-110, -40))
                     is_heard = True
-                    if unconfirmed is not None:
-                        self.arrived.add(unconfirmed)
-                        place.recent.append((self._clock.monotonic(), unconfirmed))
         self._counts["unheard"] += not is_heard
 
     async def _read(self, station: SimulatedStation) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edgehub.devices.affinity.flags import Flag, Flags, InProcessAffinityStore, StoredAffinity
 from edgehub.devices.affinity.notices import NoticeReader
 from edgehub.devices.affinity.rules import AffinityRules
+from edgehub.devices.affinity.stored_reports import StoredReports
 from edgehub.devices.device import DeviceDependencies
 from edgehub.devices.devices import Devices
 from edgehub.lab.simulation.network import SimulatedLink, SimulatedPath, SimulatedTwins
@@ -57,6 +58,7 @@ class Gateway:
         async with asyncio.TaskGroup() as self.tasks:
             self.flags = await Flags.open(self._disk)
             path = SimulatedPath(network)
+            reports = StoredReports(self.name, path, network.clock)
             self.devices = Devices(
                 DeviceDependencies(
                     hub_id=self.name,
@@ -67,6 +69,7 @@ class Gateway:
                     rules=AffinityRules(processing_delay_ms=network.scenario.config.delay_ms),
                     link_of=self.link,
                     tasks=self.tasks,
+                    reports=reports,
                 )
             )
             reader = NoticeReader(
@@ -80,6 +83,7 @@ class Gateway:
                 self._is_first_start = False
                 await self._warm_up()
             self.tasks.create_task(reader.run(), name=f"notices[{self.name}]")
+            self.tasks.create_task(reports.run(), name=f"reports[{self.name}]")
             started.set()
             await asyncio.Event().wait()
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgehub.clock import ManualClock
     from edgehub.devices.affinity.coordinator import (
         DownlinkClaim,
+        ElectedFrame,
         ElectionRequest,
         ElectionResult,
         JoinClaim,
@@ -188,6 +189,16 @@ class SimulatedPath:
         """Return the owner, likewise."""
         await self._reach(device_id)
         return await self._network.coordinator.owner_of(device_id)
+
+    async def take_over(self, frame: ElectedFrame, hub_id: str) -> ElectionResult:
+        """Ask for an open frame, likewise."""
+        await self._reach(frame.device_id)
+        return await self._network.coordinator.take_over(frame, hub_id)
+
+    async def report_stored(self, hub_id: str, frames: Sequence[ElectedFrame]) -> None:
+        """Report stored frames, likewise."""
+        await self._reach(frames[0].device_id)
+        await self._network.coordinator.report_stored(hub_id, frames)
 
     async def claim_join(self, claim: JoinClaim) -> bool:
         """Claim a join, likewise."""

@@ -1,12 +1,19 @@
 """What holds for every coordinator, in this process or in Redis, and what for Redis alone."""
 
 import asyncio
+import json
 import signal
 
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.devices.affinity.coordinator import DownlinkClaim, ElectionRequest, JoinClaim
+from edgehub.devices.affinity.coordinator import (
+    TAKE_OVER_S,
+    DownlinkClaim,
+    ElectedFrame,
+    ElectionRequest,
+    JoinClaim,
+)
 from edgehub.devices.affinity.in_process import F_CNT_MAX, InProcessCoordinator
 from edgehub.devices.affinity.redis_coordinator import RedisCoordinator
 from edgehub.devices.faults import CoordinatorUnreachableError
@@ -37,15 +44,38 @@ def redis(link, request):
     return RedisCoordinator(link, prefix=request.node.name, block_s=0.2)
 
 
+@pytest.fixture
+def clock():
+    """The one of the coordinator in this process."""
+    return ManualClock()
+
+
 @pytest.fixture(params=["in-process", "redis"])
-async def coordinator(request, server):
+async def coordinator(request, server, clock):
     """Each of them."""
     if request.param == "in-process":
-        yield InProcessCoordinator(ManualClock(), incarnation="one")
+        yield InProcessCoordinator(clock, incarnation="one")
         return
     link = RedisLink(RedisOptions(url=server.url))
     yield RedisCoordinator(link, prefix=request.node.name, block_s=0.2)
     await link.close()
+
+
+@pytest.fixture
+def expire(request, server, clock):
+    """Let the time pass in which the winner of a frame may report it."""
+
+    async def run(coordinator) -> None:
+        if isinstance(coordinator, InProcessCoordinator):
+            await clock.advance(TAKE_OVER_S)
+            return
+        key = f"{{{request.node.name}}}:affinity:device:d"
+        frames = json.loads(server.command("HGET", key, "open").split(b"\r\n")[1])
+        for frame in frames:
+            frame["ms"] -= 1000 * TAKE_OVER_S
+        server.command("HSET", key, "open", json.dumps(frames))
+
+    return run
 
 
 def a_ballot(hub_id: str, f_cnt: int, **members) -> ElectionRequest:
@@ -146,6 +176,43 @@ async def test_a_position_of_another_memory_is_known_for_what_it_is(coordinator)
     after = await coordinator.notices("a", batch.position)
     assert [notice.owner for notice in after.notices] == ["b"]
     assert not after.missed
+
+
+async def test_a_frame_is_open_until_it_is_reported_as_stored(coordinator):
+    """The hub that lost asks; it is told when there is nothing to take over."""
+    frame = ElectedFrame("d", 0, 7)
+    assert await wins(coordinator, "a", 7)
+    lost = await coordinator.elect(a_ballot("b", 7))
+    assert (lost.won, lost.is_open) == (False, True)
+    early = await coordinator.take_over(frame, "b")
+    assert (early.won, early.is_open) == (False, True), "its winner has its time"
+    await coordinator.report_stored("b", [frame])
+    assert (await coordinator.take_over(frame, "b")).is_open, "another hub's report counts nothing"
+    assert await wins(coordinator, "a", 8)
+    assert (await coordinator.elect(a_ballot("b", 7))).is_open, "also if it is an old one by now"
+    await coordinator.report_stored("a", [frame, ElectedFrame("e", 0, 1)])
+    over = await coordinator.take_over(frame, "b")
+    assert (over.won, over.is_open, over.owner) == (False, False, "a")
+    assert not (await coordinator.elect(a_ballot("b", 7))).is_open
+
+
+async def test_a_frame_whose_winner_has_ended_is_taken_over_once(coordinator, expire):
+    """The device follows, unless a newer frame was elected elsewhere."""
+    assert await wins(coordinator, "a", 7)
+    await expire(coordinator)
+    taken = await coordinator.take_over(ElectedFrame("d", 0, 7), "b")
+    assert (taken.won, taken.owner, taken.former) == (True, "b", "a")
+    (notice,) = (await coordinator.notices("a", "")).notices
+    assert (notice.owner, notice.epoch) == ("b", taken.epoch)
+    other = await coordinator.take_over(ElectedFrame("d", 0, 7), "c")
+    assert (other.won, other.is_open) == (False, True), "now it is open for b"
+    assert await wins(coordinator, "b", 7), "as a repetition"
+    await coordinator.report_stored("b", [ElectedFrame("d", 0, 7)])
+    assert await wins(coordinator, "a", 8)
+    assert await wins(coordinator, "c", 9)
+    await expire(coordinator)
+    taken = await coordinator.take_over(ElectedFrame("d", 0, 8), "b")
+    assert (taken.won, taken.owner, taken.former) == (True, "c", "")
 
 
 async def test_new_sessions_keep_the_owner(coordinator):

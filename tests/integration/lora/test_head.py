@@ -157,6 +157,27 @@ async def test_sessions_and_counters_survive_a_restart(tmp_path: Path) -> None:
         assert hub.depth() == 5
 
 
+async def test_what_was_stored_before_a_restart_is_answered_and_not_stored_again(
+    tmp_path: Path,
+) -> None:
+    """Its counter was written with its row, not with the tenth frame after it."""
+    async with lora_hub(tmp_path) as hub, a_station(hub) as station:
+        device = await joined(hub, station, DEV_EUI)
+        await station.hear(device.uplink(b"first"))
+        frame = device.uplink(b"unanswered", confirmed=True)
+        await station.hear(frame)
+        await hub.until(lambda: hub.depth() == 2)
+    async with lora_hub(tmp_path) as hub, a_station(hub) as station:
+        await station.hear(frame)
+        received, _ = await answer(station, device)
+        assert isinstance(received, ReceivedDownlink)
+        assert received.frame.ack
+        await station.hear(device.uplink(b"next"))
+        await hub.until(lambda: hub.depth() == 3)
+        bodies = [row["body"] for row in await hub.rows()]
+        assert len(set(bodies)) == 3
+
+
 async def test_a_counter_passes_65535(tmp_path: Path) -> None:
     """The air has 16 bits of it; MIC, decryption and election have all 32."""
     async with lora_hub(tmp_path) as hub, a_station(hub) as station:

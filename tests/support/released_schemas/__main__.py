@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgehub.device_bound.message import DeviceMessage, Origin
 from edgehub.device_bound.table import DeviceMessageTable
+from edgehub.devices.affinity.stored_frames import StoredFrame, StoredFrames, frame_key
 from edgehub.heads.mqtt.local.tables import LocalEntry, LocalTable
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.local_message import LocalMessage
-from edgehub.message import FailureKind, Priority, Recency, Refusal
+from edgehub.message import FailureKind, Message, Priority, Recency, Refusal
 from edgehub.store.migrations import SCRIPTS
 from tests.support.released_schemas import dump, path_of
 from tests.support.stores import LAB, P0, P2, P7, a_message, a_result, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 async def fill(path: Path) -> None:
@@ -42,6 +47,10 @@ async def fill(path: Path) -> None:
         entry = LocalEntry(message, 2, packet_id=9, is_sent=True, waits=True)
         local.enqueue("client", entry, _nobody)
         await local.flush()
+        frame = StoredFrame(
+            device_id="d", session="s", generation=1, f_cnt=9, saved_f_cnt=0, key=frame_key("9")
+        )
+        StoredFrames(hub.store, _take).append(a_message(), frame)
         await DeviceMessageTable(hub.store).add(
             DeviceMessage(
                 target="d/m",
@@ -57,6 +66,11 @@ async def fill(path: Path) -> None:
                 deliveries=3,
             )
         )
+
+
+def _take(_message: Message, settle: Callable[[int, None], None], token: int) -> None:
+    """Stand in for a router without a route."""
+    settle(token, None)
 
 
 def _nobody(_token: int, _refusal: Refusal | None) -> None:

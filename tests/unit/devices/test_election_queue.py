@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.devices.affinity.coordinator import ElectionRequest, ElectionResult
+from edgehub.devices.affinity.coordinator import ElectedFrame, ElectionRequest, ElectionResult
 from edgehub.devices.affinity.in_process import InProcessCoordinator
 from edgehub.devices.election_queue import ElectionQueue, sequence_of
-from edgehub.devices.faults import CoordinatorUnreachableError
+from edgehub.devices.faults import CoordinatorUnreachableError, MessageRefusedError
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.property_bag import DUPLICATE_PROPERTY
@@ -18,6 +18,8 @@ from tests.support.affinity_hubs import Hub, World, in_a_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from edgehub.devices.affinity.stored_frames import Commit, StoredFrame
 
 
 def a_message(sequence=None, *, body: bytes = b"", device: str = "d", module=None) -> Message:
@@ -90,7 +92,7 @@ class Head:
         self.intake = ElectionQueue(
             hub.devices,
             self.store,
-            store=self.store,
+            frames=self,
             tasks=world.tasks,
             rejected=lambda *told: self.rejected.append(told),
         )
@@ -117,6 +119,21 @@ class Head:
         stalled, self.stalled = self.stalled or [], None
         for commit in stalled:
             commit()
+
+    def append(self, message: Message, frame: StoredFrame) -> Commit | None:
+        """Stand in for `StoredFrames`: there is no file."""
+        del frame
+        commit: Commit = asyncio.get_running_loop().create_future()
+
+        def settle(_token: int, refusal: Refusal | None) -> None:
+            commit.set_result(refusal)
+
+        self.store(message, settle, 0)
+        if not commit.done():
+            return commit
+        if (refusal := commit.result()) is not None:
+            raise MessageRefusedError(message.device_id, refusal)
+        return None
 
     def hand_in(self, *messages: Message) -> None:
         """Hand in messages at once."""
@@ -190,6 +207,7 @@ def test_a_duplicate_is_acknowledged_and_dropped():
         head.hand_in(a_message(1, body=b"a"))
         await world.clock.sleep(5)
         await world.coordinator.elect(ElectionRequest(device_id="d", hub_id="h2", f_cnt=2))
+        await world.coordinator.report_stored("h2", [ElectedFrame("d", 0, 2)])
         await world.clock.sleep(5)
         begun = world.clock.monotonic()
         head.hand_in(a_message(2, body=b"b"))
