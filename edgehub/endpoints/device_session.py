@@ -48,6 +48,10 @@ SESSION_EXPIRY_S: Final = 86_400
 INCOMING_BYTES_MAX: Final = 2**20
 """A device-bound message has 256 KiB at most, and no twin is longer."""
 
+LASTED_S: Final = 30.0
+"""Peers such as Azure IoT Hub close a session for reasons of their own once in a while. One that
+was taken over, and is opened again, ends much sooner."""
+
 _CHECKS_PER_TIMEOUT: Final = 4
 
 
@@ -61,6 +65,7 @@ class SessionEnd(StrEnum):
     CLOSED = "closed"  # by this hub
     TAKEN_OVER = "taken_over"  # another client signed in as this device, the peer says
     DROPPED = "dropped"  # the peer closed it without a reason, as for a take-over in MQTT 3.1.1
+    DROPPED_LATE = "dropped_late"  # the same, and the session had lasted
     LOST = "lost"  # the peer is unreachable, or silent
 
 
@@ -142,7 +147,7 @@ class DeviceSession:
         self._request_bytes_max = 0
         """Largest packet of QoS 0 on this connection."""
         self._listening: dict[tuple[str, ...], asyncio.Future[bytes]] = {}
-        self._progress_s = 0.0
+        self._progress_s = self._opened_s = 0.0
         self._timer: TimerHandle | None = None
         self._link = self._link_options()
         self._renewal = Renewal(
@@ -182,6 +187,7 @@ class DeviceSession:
         finally:
             self._is_opening = False
         self._request_bytes_max = 0
+        self._opened_s = self._clock.monotonic()
         self._renewal.begin()
         client.begin()
 
@@ -343,7 +349,7 @@ class DeviceSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        end, reason = self._end or (_end_of(client), reason)
+        end, reason = self._end or (self._end_of(client), reason)
         if client.close_code == ReasonCode.PACKET_TOO_LARGE:
             self._settle_largest()
         rest = [(row, settle) for row, settle, _ in self._in_flight.values()]
@@ -355,6 +361,15 @@ class DeviceSession:
             settle(row, SendResult(FailureKind.UNREACHABLE, reason))
         self._listening.clear()
         self._ended(self.device_id, end, reason)
+
+    def _end_of(self, client: Client) -> SessionEnd:
+        # MQTT 3.1.1 has no reason code for a take-over, and some brokers send none in MQTT 5
+        # either.
+        if client.close_code is None and client.unsent_at_close is not None:
+            has_lasted = self._clock.monotonic() - self._opened_s >= LASTED_S
+            return SessionEnd.DROPPED_LATE if has_lasted else SessionEnd.DROPPED
+        taken_over = client.close_code == ReasonCode.SESSION_TAKEN_OVER
+        return SessionEnd.TAKEN_OVER if taken_over else SessionEnd.LOST
 
     def _settle_largest(self) -> None:
         # If any of them is too large for the peer, the largest one is; it would end each session.
@@ -426,11 +441,3 @@ class DeviceSession:
             session_expiry_s=SESSION_EXPIRY_S,
             incoming_bytes_max=INCOMING_BYTES_MAX,
         )
-
-
-def _end_of(client: Client) -> SessionEnd:
-    # MQTT 3.1.1 has no reason code for a take-over, and some brokers send none in MQTT 5 either.
-    if client.close_code is None and client.unsent_at_close is not None:
-        return SessionEnd.DROPPED
-    taken_over = client.close_code == ReasonCode.SESSION_TAKEN_OVER
-    return SessionEnd.TAKEN_OVER if taken_over else SessionEnd.LOST

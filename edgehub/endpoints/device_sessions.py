@@ -361,7 +361,8 @@ class DeviceSessions:
     def _session_ended(self, device_id: str, end: SessionEnd, reason: str) -> None:
         self._busy.discard(self._sessions[device_id])
         if guard := self._guards.get(device_id):
-            guard.ended(0 if end is SessionEnd.DROPPED else None)
+            is_dropped = end in {SessionEnd.DROPPED, SessionEnd.DROPPED_LATE}
+            guard.ended(0 if is_dropped else None)
             if guard.blamed:
                 end, reason = SessionEnd.LOST, "closed by the peer over the device's subscription"
         self._twins.ended(device_id, reason)

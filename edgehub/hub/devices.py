@@ -277,10 +277,15 @@ class DevicesPart(Part):
             keep_alive_s=self._settings.affinity.keep_alive_s,
         )
 
+        take_overs = {SessionEnd.TAKEN_OVER, SessionEnd.DROPPED}
+        if self._settings.affinity.coordinator == "redis":
+            # Another hub may have been elected, and this one not know yet.
+            take_overs.add(SessionEnd.DROPPED_LATE)
+
         def ended(device_id: str, end: SessionEnd, _reason: str) -> None:
             upstream.session_ended(
                 device_id,
-                taken_over=end in {SessionEnd.TAKEN_OVER, SessionEnd.DROPPED},
+                taken_over=end in take_overs,
                 certain=end is SessionEnd.TAKEN_OVER,
             )
 

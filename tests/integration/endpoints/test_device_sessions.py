@@ -11,6 +11,7 @@ import pytest
 
 from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.endpoints.device_session import (
+    LASTED_S,
     DeviceSession,
     SessionEnd,
     SessionError,
@@ -107,6 +108,21 @@ async def test_a_second_session_takes_over(bench):
     assert bench.ends[0] in {SessionEnd.TAKEN_OVER, SessionEnd.DROPPED}
     assert not first.is_open
     assert second.is_open
+    await second.close()
+
+
+@pytest.mark.parametrize("lasted", [False, True])
+async def test_a_close_without_a_reason_may_come_soon_or_late(broker, lasted):
+    """A session that lasted is told from one that did not: its peer may have had other reasons."""
+    clock = ManualClock()
+    bench = Bench(broker.port, version=4, keep_alive_s=6000)
+    first, second = bench.session(clock), bench.session(clock)
+    await first.open()
+    await clock.advance(LASTED_S + 1 if lasted else LASTED_S / 2)
+    await second.open()
+    async with asyncio.timeout(10):
+        await bench.ended.wait()
+    assert bench.ends == [SessionEnd.DROPPED_LATE if lasted else SessionEnd.DROPPED]
     await second.close()
 
 

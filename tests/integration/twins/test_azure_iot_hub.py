@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgehub.cli.refusal import CommandError
+from edgehub.endpoints.device_session import LASTED_S
 from tests.support.broker_hub import running_hub
 from tests.support.certificates import Authority
 from tests.support.iot_hub import DESIRED, METHODS, NAME, IotHub, iot_hub, server_tls
+from tests.support.quick_clock import QuickClock
 from tests.support.twin_client import twin_client
 
 if TYPE_CHECKING:
@@ -107,6 +109,36 @@ async def test_a_gap_after_a_lost_session_is_read_in_full(tmp_path: Path, azure:
         azure.clients["d1"].desired["y"] = 1
         azure.desire("d1", {"z": 1})
         assert await client.desired() == ("$iothub/", 4, {"y": 1, "z": 1})
+
+
+async def test_a_session_that_the_cloud_closes_is_opened_again(
+    tmp_path: Path, azure: IotHub
+) -> None:
+    """Without the pause after a take-over, if it had lasted; the next close so soon is one."""
+    clock = QuickClock(15)
+    async with (
+        with_sessions(azure, tmp_path, clock=clock) as hub,
+        twin_client(hub.mqtt_port, "d1"),
+    ):
+        for connects, take_overs in ((1, 0), (2, 1)):
+            await azure.until(lambda: azure.listens("d1", DESIRED))
+            assert azure.clients["d1"].connects == connects
+            if connects == 1:
+                await clock.sleep(LASTED_S + 1)
+            azure.cut("d1")
+            await hub.until(lambda: not sessions(hub)["open"])
+            await hub.until(lambda connects=connects: ended(hub) == connects)
+            assert sessions(hub)["take_overs"] == take_overs
+
+
+def sessions(hub: BrokerHub) -> dict[str, Any]:
+    """Return what a hub says of the sessions of its devices."""
+    return dict(hub.hub.status()["affinity"]["upstream_sessions"])
+
+
+def ended(hub: BrokerHub) -> int:
+    """Count the sessions that ended."""
+    return int(sessions(hub)["take_overs"] + sessions(hub)["losses"])
 
 
 async def test_methods_reach_a_device_over_its_own_session(tmp_path: Path, azure: IotHub) -> None:

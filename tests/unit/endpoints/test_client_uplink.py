@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edgehub.endpoints.client_uplink import ClientUplink
 from edgehub.mqtt.client_topics import GET_TWIN, METHOD_RESULT, ClientPath
 from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 
 class Connection:
@@ -85,3 +89,66 @@ def test_nothing_is_sent_without_a_link() -> None:
     assert bench.taken == []
     assert not bench.uplink.speaks_for("d")
     assert bench.changes == [True, False]
+
+
+class Sessions:
+    """Sessions of devices that record what is done with them."""
+
+    def __init__(self) -> None:
+        self.open = {"d"}
+        self.used: list[str] = []
+        self.published: list[tuple[str, str]] = []
+        self.attached: list[tuple[str, bool]] = []
+
+    def carries(self, device_id: str) -> bool:
+        """Return whether there is a session."""
+        return device_id in self.open
+
+    @contextlib.asynccontextmanager
+    async def use(self, device_id: str) -> AsyncIterator[None]:
+        """Record it."""
+        self.used.append(device_id)
+        yield
+
+    def publish(self, device_id: str, topic: str, _body: bytes) -> None:
+        """Record it."""
+        self.published.append((device_id, topic))
+
+    def set_attached(self, device_id: str, attached: bool) -> None:
+        """Record it."""
+        self.attached.append((device_id, attached))
+
+
+async def test_devices_have_sessions_of_their_own() -> None:
+    """Each speaks for its device alone, and for none of its modules."""
+    bench, sessions = Bench(for_all=False), Sessions()
+    bench.uplink.attach(sessions)
+    assert bench.changes == [True, True]
+    assert [bench.uplink.speaks_for(each) for each in ("gw", "d", "d/m", "e")] == [1, 1, 0, 0]
+    async with bench.uplink.reach("d"), bench.uplink.reach("gw"):
+        bench.uplink.send("d", GET_TWIN, rid="1", version="3,7")
+        bench.uplink.send("gw", GET_TWIN, rid="2")
+    assert sessions.used == ["d"]
+    assert sessions.published == [("d", "$iothub/twin/GET/?$rid=1")]
+    assert bench.connection.topics() == ["$iothub/twin/GET/?$rid=2"]
+    bench.uplink.take_from("d", "$iothub/methods/POST/reboot/?$rid=1", b"")
+    bench.uplink.take_from("d", "$edge/clients/e/methods/POST/reboot/?$rid=1", b"")
+    assert [whose for whose, _, _ in bench.taken] == ["d"]
+    bench.uplink.detach(sessions)
+    assert not bench.uplink.speaks_for("d")
+
+
+def test_a_session_is_kept_for_what_a_device_listens_to() -> None:
+    """Whether it began before the sessions were there or not, and until it listens to nothing."""
+    bench, sessions = Bench(for_all=False), Sessions()
+    bench.uplink.set_listening("d", "twin", True)
+    bench.uplink.set_listening("d/m", "twin", True)
+    bench.uplink.set_listening("gw", "twin", True)
+    assert not bench.uplink.is_attached("d")
+    bench.uplink.attach(sessions)
+    assert bench.uplink.is_attached("d")
+    bench.uplink.set_listening("d", "methods", True)
+    bench.uplink.set_listening("d", "twin", False)
+    bench.uplink.set_listening("d", "methods", False)
+    assert sessions.attached == [("d", True), ("d", True), ("d", True), ("d", False)]
+    assert not bench.uplink.is_attached("d")
