@@ -389,6 +389,17 @@ class Device:
         self._saved_f_cnt = session.f_cnt_up
         return True
 
+    async def change_session(self, change: Callable[[SessionState], SessionState]) -> SessionState:
+        """Change its session and write it; inside its queue. Returns what it was.
+
+        Raises:
+            DeviceError: It could not be read or written; nothing has changed.
+        """
+        await self.ensure_loaded()
+        before = self.session
+        await self._write(change(self._durable_session()), entitled=True)
+        return before
+
     def note_lora(self, lora: LorawanSession) -> None:
         """Record what is written with the next change of the session; inside its queue."""
         assert self.stored is not None
@@ -401,11 +412,17 @@ class Device:
             DeviceError: They could not be written; nothing has changed.
         """
         assert self.stored is not None
-        session = replace(self._durable_session(), lora=lora)
-        if self.shared.source.needs_connection:
-            await self.connection.ensure_open()
-        await self.shared.source.save(self.device_id, session)
-        self.note_lora(lora)
+        await self._write(replace(self._durable_session(), lora=lora))
+
+    async def _write(self, session: SessionState, *, entitled: bool = False) -> None:
+        """Write a session, which keeps the counter of this hub in memory."""
+        assert self.stored is not None
+        async with self.connection.activity():
+            if self.shared.source.needs_connection:
+                await self.connection.ensure_open(entitled=entitled)
+            await self.shared.source.save(self.device_id, session)
+        kept = replace(session, f_cnt_up=self.session.f_cnt_up)
+        self.stored = replace(self.stored, session=kept)
         self._saved_f_cnt = session.f_cnt_up
 
     def _follow(self, f_cnt: int, commit: Commit | None) -> None:

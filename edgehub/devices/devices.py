@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgehub.devices.affinity.data import Handle, Uplink
     from edgehub.devices.affinity.join import Accept, JoinRequest
     from edgehub.devices.device import DeviceDependencies
-    from edgehub.devices.source import StoredDevice
+    from edgehub.devices.source import SessionState, StoredDevice
 
 T = TypeVar("T")
 
@@ -248,6 +248,34 @@ class Devices:
 
         try:
             return await device.queue.run(RequestKind.REFRESH, run)
+        finally:
+            self._drop_if_unknown(device)
+
+    async def read(self, device_id: str, *, again: bool = True) -> None:
+        """Read a device now, in its turn; without `again` only one that is not loaded.
+
+        Raises:
+            DeviceError: It could not be read.
+        """
+        device = await self.get(device_id)
+        try:
+            await device.queue.run(RequestKind.LOAD, device.load if again else device.ensure_loaded)
+        finally:
+            self._drop_if_unknown(device)
+
+    async def change_session(
+        self, device_id: str, change: Callable[[SessionState], SessionState]
+    ) -> SessionState:
+        """Change the session of a device for an operator, in its turn; returns what it was.
+
+        Raises:
+            DeviceError: It could not be read or written.
+        """
+        device = await self.get(device_id)
+        try:
+            return await device.queue.run(
+                RequestKind.REFRESH, lambda: device.change_session(change)
+            )
         finally:
             self._drop_if_unknown(device)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
     from edgehub.devices.request_queues import RequestQueues
-    from edgehub.devices.source import DeviceRegistry, StoredDevice
+    from edgehub.devices.source import DeviceRegistry, DeviceSource, StoredDevice
     from edgehub.endpoints.device_sessions import DeviceSessions
     from edgehub.endpoints.device_twins import TwinAnswer
     from edgehub.heads.head import Submit
@@ -125,7 +125,8 @@ class DevicesPart(Part):
         self._link = self._redis() if "redis" in {affinity.coordinator, affinity.registry} else None
         self._probe = None if self._link is None else self._build_probe(self._link)
         self.frames = StoredFrames(store, router.submit)
-        self._registry = self._build_registry()
+        self._index = self._build_index()
+        self._registry = None if self._index is not None else self._build_registry()
         self.coordinator, self._has_twin = self._build_coordinator()
         self.requests = self._build_requests()
         self._reports = StoredReports(hub_id, self.coordinator, clock)
@@ -133,8 +134,7 @@ class DevicesPart(Part):
             DeviceDependencies(
                 hub_id=hub_id,
                 clock=clock,
-                source=self._registry
-                or TwinSource(Twins(lambda: self._sessions), common=self._common()),
+                source=self._source(),
                 coordinator=self.coordinator,
                 flags=flags,
                 rules=AffinityRules(
@@ -189,7 +189,8 @@ class DevicesPart(Part):
             DeviceSourceError: The registry cannot be read now.
         """
         after = ""
-        while self._registry is not None and (page := await self._registry.page(after, PAGE_MAX)):
+        registry = self._listed()
+        while page := await registry.page(after, PAGE_MAX):
             for stored in page:
                 if stored.profile.lora is not None:
                     yield stored
@@ -343,7 +344,12 @@ class DevicesPart(Part):
             common=self._common(),
             coordinator=self._settings.affinity.coordinator,
         )
-        lorawan = LorawanDeviceOperations(self._registry, self._devices, self._common())
+        lorawan = LorawanDeviceOperations(
+            self._listed(),
+            self._devices,
+            self._common(),
+            are_upstream=self._index is not None,
+        )
         return (*devices.table(), *lorawan.table())
 
     def _common(self) -> DeviceProfile:
@@ -358,15 +364,35 @@ class DevicesPart(Part):
             gap_max=None,
         )
 
-    def _build_registry(self) -> DeviceRegistry | None:
-        if self._settings.affinity.registry == "twin":
-            return None
+    def _source(self) -> DeviceSource:
+        if self._registry is not None:
+            return self._registry
+        twins = Twins(lambda: self._sessions)
+        return TwinSource(twins, common=self._common(), index=self._listed())
+
+    def _listed(self) -> DeviceRegistry:
+        """Return where devices are listed: where they are kept, or what was read of twins."""
+        listed = self._registry or self._index
+        assert listed is not None, "there is one of them"
+        return listed
+
+    def _build_registry(self) -> DeviceRegistry:
         if self._link is None or self._settings.affinity.registry != "redis":
             return StateRegistry(self._state, common=self._common())
         from edgehub.devices.redis_registry import RedisRegistry  # noqa: PLC0415 - only where configured
 
         prefix = self._settings.redis.prefix
         return RedisRegistry(self._link, prefix=prefix, common=self._common())
+
+    def _build_index(self) -> DeviceRegistry | None:
+        """Return what finds LoRaWAN devices in twins, None = devices are not kept there."""
+        if self._settings.affinity.registry != "twin":
+            return None
+        if self._link is None:
+            return StateRegistry(self._state)
+        from edgehub.devices.redis_registry import RedisRegistry  # noqa: PLC0415 - only where configured
+
+        return RedisRegistry(self._link, prefix=f"{self._settings.redis.prefix}:twins")
 
     def _build_coordinator(self) -> tuple[Coordinator, Callable[[], bool]]:
         if self._link is None or self._settings.affinity.coordinator != "redis":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.devices.faults import DeviceUnknownError
 from edgehub.devices.source import GAP_MAX, RADIO_ADDRESS, Activation, SessionState
 from edgehub.lora.device import (
     DeviceClass,
@@ -51,6 +52,9 @@ _KEYS: Final = (
     "nwk_s_enc_key",
 )
 _SESSION_KEYS: Final = ("f_nwk_s_int_key", "s_nwk_s_int_key", "nwk_s_enc_key", "app_s_key")
+_UPSTREAM: Final = (
+    "affinity.registry is twin: keys and settings of devices are desired properties of their twins"
+)
 _DEV_EUI: Final = text("dev_eui", "Its DevEUI, 16 hex digits.", required=True)
 
 log = structlog.get_logger(__name__)
@@ -60,15 +64,22 @@ class LorawanDeviceOperations:
     """Operations on LoRaWAN devices.
 
     Args:
-        registry: Where they are kept, None = in twins upstream, which others write.
+        registry: Where they are listed, and kept unless they are kept upstream.
         devices: What is in memory.
         common: Profile of devices without one of their own.
+        are_upstream: They are kept in twins upstream, which others write.
     """
 
     def __init__(
-        self, registry: DeviceRegistry | None, devices: Devices, common: DeviceProfile
+        self,
+        registry: DeviceRegistry,
+        devices: Devices,
+        common: DeviceProfile,
+        *,
+        are_upstream: bool = False,
     ) -> None:
-        self._kept = registry
+        self._registry = registry
+        self._are_upstream = are_upstream
         self._devices = devices
         self._common = common
         self._writing = asyncio.Lock()
@@ -147,6 +158,8 @@ class LorawanDeviceOperations:
         ]
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
+        if self._are_upstream:
+            return await self._read(arguments)
         members = {name: arguments.get(name) for name in COLUMNS}
         members["relaxed_counters"] = not arguments.get("strict_counters")
         try:
@@ -161,7 +174,19 @@ class LorawanDeviceOperations:
             await self._write(description)
         return await self._document(description.dev_eui)
 
+    async def _read(self, arguments: Arguments) -> dict[str, Any]:
+        """Read the twin of a device, which then is found by its address."""
+        if given := [name for name, value in arguments.items() if name != "dev_eui" and value]:
+            raise ArgumentError(
+                f"`{given[0]}`: {_UPSTREAM}; give its DevEUI alone to read its twin"
+            )
+        dev_eui = _dev_eui(arguments)
+        await self._devices.read(dev_eui)
+        return await self._document(dev_eui)
+
     async def _import(self, arguments: Arguments) -> dict[str, Any]:
+        if self._are_upstream:
+            raise ArgumentError(_UPSTREAM)
         try:
             found = parse_devices(arguments["devices"])
         except DeviceFormError as error:
@@ -183,7 +208,7 @@ class LorawanDeviceOperations:
         }
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        registry, limit = self._registry(), arguments["limit"]
+        registry, limit = self._registry, arguments["limit"]
         after = (arguments.get("after") or "").upper()
         rows: list[StoredDevice] = []
         while page := await registry.page(after, PAGE_MAX):
@@ -203,7 +228,7 @@ class LorawanDeviceOperations:
         dev_eui = _dev_eui(arguments)
         async with self._writing:
             removed = await self._find(dev_eui) is not None and await self._devices.rewrite(
-                dev_eui, lambda: self._registry().remove(dev_eui)
+                dev_eui, lambda: self._registry.remove(dev_eui)
             )
         if removed:
             log.info("lora.device_removed", device_id=dev_eui)
@@ -211,18 +236,16 @@ class LorawanDeviceOperations:
 
     async def _forget_nonces(self, arguments: Arguments) -> dict[str, Any]:
         dev_eui = _dev_eui(arguments)
-
-        async def forget() -> int:
-            session = self._newest(await self._registered(dev_eui)).session
-            await self._registry().save(dev_eui, replace(session, dev_nonces=()))
-            return len(session.dev_nonces)
-
-        count = await self._devices.rewrite(dev_eui, forget)
+        await self._registered(dev_eui)
+        before = await self._devices.change_session(
+            dev_eui, lambda session: replace(session, dev_nonces=())
+        )
+        count = len(before.dev_nonces)
         log.info("lora.nonces_forgotten", device_id=dev_eui, nonces=count)
         return {"dev_eui": dev_eui, "forgotten": count}
 
     async def _write(self, description: DeviceDescription) -> None:
-        dev_eui, registry, profile = description.dev_eui, self._registry(), description.profile
+        dev_eui, registry, profile = description.dev_eui, self._registry, description.profile
 
         async def write() -> None:
             known = self._newest(await registry.load(dev_eui)).session
@@ -251,7 +274,10 @@ class LorawanDeviceOperations:
         await self._devices.rewrite(dev_eui, write)
 
     async def _find(self, dev_eui: str) -> StoredDevice | None:
-        stored = await self._registry().load(dev_eui)
+        try:
+            stored = await self._registry.load(dev_eui)
+        except DeviceUnknownError:
+            return None
         return None if stored.profile.lora is None else stored
 
     async def _registered(self, dev_eui: str) -> StoredDevice:
@@ -263,7 +289,10 @@ class LorawanDeviceOperations:
         return stored
 
     async def _document(self, dev_eui: str, *, keys: bool = False) -> dict[str, Any]:
-        stored = self._newest(await self._registered(dev_eui))
+        stored = await self._registered(dev_eui)
+        if self._are_upstream:
+            await self._devices.read(dev_eui, again=False)
+        stored = self._newest(stored)
         document = _document_of(stored)
         if keys:
             document["keys"] = _keys_of(stored)
@@ -274,15 +303,12 @@ class LorawanDeviceOperations:
         device = self._devices.known(stored.profile.device_id)
         if device is None or device.stored is None:
             return stored
+        if self._are_upstream:
+            return device.stored
         in_memory = device.stored.session
         if in_memory.session != stored.session.session:
             return stored
         return replace(stored, session=in_memory)
-
-    def _registry(self) -> DeviceRegistry:
-        if self._kept is None:
-            raise ArgumentError("affinity.registry is twin: devices are registered upstream")
-        return self._kept
 
 
 def _dev_eui(arguments: Arguments) -> str:

@@ -30,12 +30,6 @@ def listener_faults(settings: Settings) -> Iterator[ConfigError]:
         yield from _tls_faults("http", http, None)
     if settings.lora.port is not None:
         yield from _lora_faults(settings.lora)
-        if settings.affinity.registry == "twin":
-            # A twin is found by its device's id alone, and a frame has an address.
-            reason = "LoRaWAN devices are not found in twins"
-            yield ConfigError(
-                "affinity.registry", reason, 'set "state" or "redis", or no lora.port'
-            )
     if web.port is not None:
         yield from _web_faults(web)
     yield from _shared_ports(settings)

@@ -22,6 +22,7 @@ from edgehub.hub.devices import Twins
 from edgehub.redis_link.link import RedisLink
 from edgehub.redis_link.options import RedisOptions
 from edgehub.storage.state_file import StateFile
+from tests.support.device_registry import InProcessRegistry
 from tests.support.mosquitto import Mosquitto
 from tests.support.redis import RedisServer
 from tests.support.twin_responder import TwinResponder
@@ -114,7 +115,7 @@ class OpenedTwins(TwinSource):
     """Opens a device's session for each call and closes it after, as its queue does."""
 
     def __init__(self, sessions: DeviceSessions, *, common: DeviceProfile) -> None:
-        super().__init__(Twins(lambda: sessions), common=common)
+        super().__init__(Twins(lambda: sessions), common=common, index=InProcessRegistry())
         self._sessions = sessions
 
     async def load(self, device_id: str) -> StoredDevice:
@@ -323,7 +324,7 @@ async def test_a_session_that_ends_answers_what_was_asked(twins):
     """At once, not after the time for an answer."""
     twins.responder.is_silent = True
     sessions = twins.sessions()
-    source = TwinSource(Twins(lambda: sessions), common=COMMON)
+    source = TwinSource(Twins(lambda: sessions), common=COMMON, index=InProcessRegistry())
     with pytest.raises(DeviceSourceError, match="the session is not open"):
         await source.load("d1")
     await sessions.open("d1")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import orjson
 from hypothesis import given
 
-from edgehub.devices.faults import DeviceSourceError
+from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import WHOLE_MAX, read_device, write_profile, write_session
 from edgehub.devices.source import DeviceProfile, SessionState
 from edgehub.devices.twin_source import TwinSource
@@ -58,10 +58,29 @@ class Twins:
         return self._twin[0]
 
 
+DEV_EUI = "70B3D57ED0000001"
 TWINS = [
     b'{"desired":{"edgehub":{"deduplication":"mark"},"$version":1},"reported":{"edgehub":{"f_cnt_up":7}}}',
     b'{"desired":{},"reported":{}}',
+    (
+        b'{"desired":{"AppKey":"000102030405060708090a0b0c0d0e0f","GatewayID":"","KeepAliveTimeout":60,'
+        b'"Deduplication":"Drop"},"reported":{"DevAddr":"01","NwkSKey":"00","AppSKey":"00","FCntUp":1}}'
+    ),
 ]
+
+
+class EmptyIndex:
+    """Takes what it is given, and finds nothing."""
+
+    async def load(self, device_id: str) -> None:
+        """Find nothing."""
+        raise DeviceUnknownError(device_id, "it is not here")
+
+    async def put(self, _profile: object) -> None:
+        """Take a device."""
+
+    async def save(self, _device_id: str, _session: object) -> None:
+        """Take its address."""
 
 
 @fuzzer
@@ -70,7 +89,7 @@ def test_a_damaged_twin_is_a_device_or_refused(text):
     """Whatever stands beside the member that belongs to the hub."""
 
     def load() -> object:
-        loading = TwinSource(Twins(200, text), common=PROFILE).load("d")
+        loading = TwinSource(Twins(200, text), common=PROFILE, index=EmptyIndex()).load(DEV_EUI)
         try:
             loading.send(None)
         except StopIteration as loaded:
@@ -78,4 +97,4 @@ def test_a_damaged_twin_is_a_device_or_refused(text):
         raise AssertionError("a twin that is there needs no waiting")
 
     stored = bounded(load, DeviceSourceError)
-    assert isinstance(stored, DeviceSourceError) or stored.profile.device_id == "d"
+    assert isinstance(stored, DeviceSourceError) or stored.profile.device_id == DEV_EUI

@@ -48,17 +48,15 @@ def test_an_api_that_is_off_has_no_faults():
     assert _faults(web={"host": "0.0.0.0"}, http={"host": "0.0.0.0"}) == []
 
 
-def test_stations_are_named_and_their_devices_are_in_a_registry():
-    """A port without stations serves none, and twins are not found by an address."""
+def test_stations_are_named_wherever_their_devices_are_kept():
+    """A port without stations serves none."""
     station = {"port": 0, "stations": ["b827:ebff:fe12:3456"]}
     upstream = {"type": "mqtt", "host": "localhost", "identity": "device"}
     assert _faults(lora=station) == []
     assert _faults(lora={"stations": []}) == []
     assert [key for key, _ in _faults(lora={"port": 0})] == ["lora.stations"]
     twin = {"registry": "twin", "coordinator": "in-process"}
-    assert [key for key, _ in _faults(lora=station, affinity=twin, upstream=upstream)] == [
-        "affinity.registry"
-    ]
+    assert _faults(lora=station, affinity=twin, upstream=upstream) == []
 
 
 @pytest.mark.parametrize(
