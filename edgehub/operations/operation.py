@@ -170,7 +170,7 @@ class Resource:
     Attributes:
         method: Its method.
         path: Its path, with names of arguments in braces. What is neither in the path nor the body
-            is a parameter of the query.
+            is a parameter of the query, or a member of the body if that is an object of them.
         body: Argument that is the whole body, empty = none.
         entity: The result has a revision, which is its entity tag; None = it has not. The member
             of the result that has it, empty = the result itself.
@@ -229,6 +229,17 @@ class Operation:
         """Return its place in the HTTP API."""
         if self.resource is not None:
             return self.resource
-        takes_body = self.changes or any(each.kind in IN_BODY for each in self.arguments)
+        takes_body = self.changes or self._fits_no_query
         path = f"/api/v1/{self.name.replace(' ', '/')}"
         return Resource(method="POST" if takes_body else "GET", path=path)
+
+    @property
+    def takes_object(self) -> bool:
+        """Whether the HTTP API takes arguments that are not in the path as a JSON object."""
+        place = self.place
+        is_post = place.method == "POST" and not place.body
+        return is_post and (self.resource is None or self._fits_no_query)
+
+    @property
+    def _fits_no_query(self) -> bool:
+        return any(each.kind in IN_BODY for each in self.arguments)

@@ -148,13 +148,14 @@ def _described(operation: Operation, result: dict[str, Any]) -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "responses": responses,
     }
-    in_body = place.method == "POST" and operation.resource is None
-    if in_body:
+    in_path = [each for each in operation.arguments if _is_in_path(operation, each)]
+    if operation.takes_object:
+        members = [each for each in operation.arguments if each not in in_path]
         described["requestBody"] = _body(
             {
                 "type": "object",
-                "properties": {each.name: each.schema() for each in operation.arguments},
-                "required": [each.name for each in operation.arguments if each.required],
+                "properties": {each.name: each.schema() for each in members},
+                "required": [each.name for each in members if each.required],
                 "additionalProperties": False,
             }
         )
@@ -164,7 +165,7 @@ def _described(operation: Operation, result: dict[str, Any]) -> dict[str, Any]:
         statuses += _REFUSED_BODIES
     if operation.changes:
         statuses.append(HTTPStatus.INSUFFICIENT_STORAGE)
-    if not in_body:
+    if not operation.takes_object:
         described["parameters"] = [
             *(
                 _parameter(operation, each)
@@ -173,6 +174,8 @@ def _described(operation: Operation, result: dict[str, Any]) -> dict[str, Any]:
             ),
             *(_header(*_HEADERS[name]) for name in _HEADERS if name in names),
         ]
+    elif in_path:
+        described["parameters"] = [_parameter(operation, each) for each in in_path]
     for status in statuses:
         responses[str(status.value)] = _problem(status)
     return described
@@ -182,10 +185,13 @@ def _is_parameter(operation: Operation, argument: Argument) -> bool:
     return argument.name not in {operation.place.body, *HEADER_ARGUMENTS}
 
 
+def _is_in_path(operation: Operation, argument: Argument) -> bool:
+    return f"{{{argument.name}}}" in operation.place.path
+
+
 def _parameter(operation: Operation, argument: Argument) -> dict[str, Any]:
-    in_path = f"{{{argument.name}}}" in operation.place.path
     return {
-        "in": "path" if in_path else "query",
+        "in": "path" if _is_in_path(operation, argument) else "query",
         "name": argument.name,
         "required": argument.required,
         "description": argument.about,

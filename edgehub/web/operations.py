@@ -65,23 +65,32 @@ async def _arguments(operation: Operation, request: Request) -> dict[str, Any]:
     if operation.changes:
         names = {argument.name for argument in operation.arguments}
         arguments |= conditions(request.headers, names)
-    if place.method == "POST" and operation.resource is None:
-        if request.query_params:
-            raise ArgumentError("arguments go into the body, a JSON object")
-        body = await json_body(request)
-        if not isinstance(body, dict):
-            raise ArgumentError("want the arguments as a JSON object")
-        arguments |= body
+    if operation.takes_object:
+        arguments |= await _members(request)
     else:
         arguments |= _parameters(operation, request)
         if place.body:
             arguments[place.body] = await json_body(request)
+        elif await request.body():
+            raise ArgumentError("there is no body here; arguments go into the query: ?name=value")
     for argument in operation.arguments:
         if argument.kind is ArgumentKind.TENANT:
             arguments[argument.name] = _tenant(arguments.get(argument.name), request)
         if argument.protected and arguments.get(argument.name):
             _require_write(request, argument)
     return arguments
+
+
+async def _members(request: Request) -> dict[str, Any]:
+    """Return the arguments that are the body, an object."""
+    if request.query_params:
+        raise ArgumentError("arguments go into the body, a JSON object")
+    body = await json_body(request)
+    if not isinstance(body, dict):
+        raise ArgumentError("want the arguments as a JSON object")
+    if named := sorted(body.keys() & request.path_params.keys()):
+        raise ArgumentError(f"`{named[0]}` is in the path, and in the body too")
+    return body
 
 
 def _parameters(operation: Operation, request: Request) -> dict[str, Any]:

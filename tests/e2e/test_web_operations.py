@@ -170,6 +170,30 @@ def test_what_is_wrong_is_a_problem(hub: tuple[Daemon, Api, Api]) -> None:
     assert (wrong.status, wrong.document["code"]) == (422, "bad_request")
 
 
+def test_a_message_to_a_device_is_what_the_body_says(hub: tuple[Daemon, Api, Api]) -> None:
+    """All of it; what belongs elsewhere is refused, and nothing that is sent is ignored."""
+    daemon, _, writer = hub
+    path = "/api/v1/devices/pump-7/messages"
+    document = {"body": '{"open": true}', "priority": 0, "ttl_s": 600, "properties": {"a": "b"}}
+    sent = writer.ask("POST", path, {**document, "message_id": "m-1"}).document
+    assert (sent["message_id"], sent["waiting"]) == ("m-1", 1)
+    [waiting] = daemon.call("device messages", device_id="pump-7")["waiting"]
+    assert (waiting["priority"], waiting["size"] > len(document["body"])) == (0, True)
+    arguments = ("--json", "--as", "pump-7", "--count", "1")
+    heard = daemon.edgehub("listen", *arguments, "devices/pump-7/messages/devicebound/#")
+    assert document["body"] in json.loads(heard.stdout).values()
+    for method, target, body, said in (
+        ("POST", path, {"device_id": "other"}, "in the path"),
+        ("POST", f"{path}?body=x", {}, "arguments go into the body"),
+        ("POST", path, ["x"], "a JSON object"),
+        ("DELETE", path, {"device_id": "pump-7"}, "no body here"),
+        ("POST", "/api/v1/table/drift", {"repair": False}, "no body here"),
+    ):
+        answer = writer.ask(method, target, body)
+        assert answer.status == 422, (method, target)
+        assert said in str(answer.document)
+
+
 def test_what_is_changed_is_changed(hub: tuple[Daemon, Api, Api]) -> None:
     """A move, and a reload that changes nothing."""
     daemon, _, writer = hub
