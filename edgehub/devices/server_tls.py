@@ -33,6 +33,11 @@ class ServerTls:
     fingerprint: str
 
 
+def is_replaced(before: ServerTls | None, now: ServerTls | None) -> bool:
+    """Return whether a listener has another certificate than before, or trusts others."""
+    return before is not None and now is not None and before.fingerprint != now.fingerprint
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCertificate:
     """A certificate that a client has shown, and that the listener trusts.
@@ -102,7 +107,7 @@ def read_server_tls(
         binary = read_certificate(str(file), file)
         texts.append(binary.hex())
         if client_ca_file is not None:
-            _check_signs_nothing(file, binary)
+            _check_signs_nothing(section, file, binary)
         context.load_verify_locations(cadata=binary)
         context.own_certificates |= thumbprints(binary)
         context.verify_mode = ssl.CERT_OPTIONAL
@@ -112,7 +117,7 @@ def read_server_tls(
     return ServerTls(context=context, fingerprint=hashlib.sha256(joined.encode()).hexdigest())
 
 
-def _check_signs_nothing(file: Path, binary: bytes) -> None:
+def _check_signs_nothing(section: str, file: Path, binary: bytes) -> None:
     # Trusted next to authorities, it could sign a certificate with the name of another identity.
     store = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     store.load_verify_locations(cadata=binary)
@@ -120,7 +125,8 @@ def _check_signs_nothing(file: Path, binary: bytes) -> None:
         reason = f"{file} can sign other certificates, in the name of any identity"
         hint = (
             "make it with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE ..`, or"
-            " pin a certificate of the authority with `thumbprints`, or remove mqtt.client_ca_file"
+            " pin a certificate of the authority with `thumbprints`, or remove"
+            f" {section}.client_ca_file"
         )
         raise ConfigError(str(file), reason, hint)
 

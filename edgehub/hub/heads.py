@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from edgehub.devices.server_tls import is_replaced
 from edgehub.entities.configured import local_topics
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.options import LocalOptions
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from edgehub.methods.methods import Methods
     from edgehub.operations.operation import Operation
     from edgehub.router import Router
-    from edgehub.settings import Settings
     from edgehub.settings.configuration import Configuration
     from edgehub.store.store import Store
     from edgehub.telemetry.losses import Loss
@@ -144,7 +144,7 @@ class MqttPart(HeadPart):
         """Apply identities, certificate and bounds."""
         before, self._configuration = self._configuration, configuration
         # No certificate may outlive the identity by which it is trusted.
-        if configuration.certificate_changed(before):
+        if is_replaced(before.tls, configuration.tls):
             assert configuration.tls is not None
             await self.head.renew_certificate(configuration.tls.context)
         if configuration.identities != before.identities:
@@ -182,7 +182,7 @@ class HttpPart(HeadPart):
     """The HTTP head, loaded only where the settings have a port for it.
 
     Args:
-        settings: The hub's.
+        configuration: What the hub starts with.
         store: Keeps the journal.
         submit: Takes messages of devices.
         identities: Clients that may sign in.
@@ -195,7 +195,7 @@ class HttpPart(HeadPart):
 
     def __init__(
         self,
-        settings: Settings,
+        configuration: Configuration,
         *,
         store: Store,
         submit: Submit,
@@ -203,6 +203,8 @@ class HttpPart(HeadPart):
         methods: Methods,
         clock: Clock,
     ) -> None:
+        settings, tls = configuration.settings, configuration.http_tls
+        self._configuration = configuration
         self.head = None
         if settings.http.port is None:
             return
@@ -216,13 +218,16 @@ class HttpPart(HeadPart):
             identities=identities,
             hub_path=HubPath(store.store_id),
             methods=methods,
+            tls=None if tls is None else tls.context,
         )
 
-    async def check(self, configuration: Configuration) -> None:
-        """Read the certificate again; connections made from now on get it."""
-        del configuration
-        if self.head is not None:
-            await self.head.reload()
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Apply the certificate; connections made from now on get it."""
+        before, self._configuration = self._configuration, configuration
+        if self.head is not None and is_replaced(before.http_tls, configuration.http_tls):
+            assert configuration.http_tls is not None
+            await self.head.renew_certificate(configuration.http_tls.context)
+        return {}
 
     def status(self) -> dict[str, Any]:
         """Return the head's figures."""

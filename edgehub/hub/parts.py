@@ -189,7 +189,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         listener=listener, clients=clients, queues=devices.queues, uplink=uplink, clock=clock
     )
     http = HttpPart(
-        settings,
+        configuration,
         store=store,
         submit=devices.take,
         identities=identities,

@@ -247,8 +247,10 @@ class ReloadPart(Part):
         change = plan_change(old.loaded, wanted.loaded)
         settings = change.loaded.settings
         # Other files need a restart, as other ports do; what the files hold does not.
-        tls = wanted.tls if _tls_files(settings) == _tls_files(wanted.settings) else old.tls
-        new = replace(wanted, loaded=change.loaded, tls=tls)
+        now, then = _tls_files(settings), _tls_files(wanted.settings)
+        tls = wanted.tls if now[0] == then[0] else old.tls
+        http_tls = wanted.http_tls if now[1] == then[1] else old.http_tls
+        new = replace(wanted, loaded=change.loaded, tls=tls, http_tls=http_tls)
         first, *others = self._parts
         # The first may still refuse it: an id may just have been added to the table.
         said = dict(await first.reload(new))
@@ -270,9 +272,11 @@ class ReloadPart(Part):
         )
 
 
-def _tls_files(settings: Settings) -> tuple[Path | None, ...]:
-    mqtt = settings.mqtt
-    return mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file
+def _tls_files(settings: Settings) -> list[tuple[Path | None, ...]]:
+    return [
+        (listener.certificate_file, listener.key_file, listener.client_ca_file)
+        for listener in (settings.mqtt, settings.http)
+    ]
 
 
 def _stopping() -> EdgeHubError:

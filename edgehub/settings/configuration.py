@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgehub.devices.identities import IdentityList, certificate_files, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
-from edgehub.devices.server_tls import ServerTls, read_server_tls
+from edgehub.devices.server_tls import ServerTls, is_replaced, read_server_tls
 from edgehub.devices.token_file import TokenFileError
 from edgehub.devices.tokens import TokenList, read_token_list
 from edgehub.endpoints.mqtt_topic import TopicTemplate
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from edgehub.routes.spec import Manifest
     from edgehub.settings import (
         EndpointSettings,
+        HttpSettings,
         MqttSettings,
         Settings,
     )
@@ -72,6 +73,7 @@ class Configuration:
         identities: Who may sign in.
         tokens: Who may ask the HTTP API.
         tls: Certificate of the MQTT listener, None = it has none.
+        http_tls: Certificate of the HTTP head, None = it has none.
         files: What other files that settings name hold; see `read_digests`.
         warnings: What an operator should look at; those of the manifest are its own.
     """
@@ -82,6 +84,7 @@ class Configuration:
     identities: IdentityList
     tokens: TokenList
     tls: ServerTls | None
+    http_tls: ServerTls | None
     files: Mapping[str, str]
     warnings: tuple[str, ...]
 
@@ -91,12 +94,8 @@ class Configuration:
         return (*map(str, self.manifest.warnings), *self.warnings)
 
     def certificate_changed(self, before: Configuration) -> bool:
-        """Return whether the listener has another certificate than before, or trusts others."""
-        return (
-            self.tls is not None
-            and before.tls is not None
-            and self.tls.fingerprint != before.tls.fingerprint
-        )
+        """Return whether a listener has another certificate than before, or trusts others."""
+        return is_replaced(before.tls, self.tls) or is_replaced(before.http_tls, self.http_tls)
 
     @property
     def settings(self) -> Settings:
@@ -166,7 +165,11 @@ def read_configuration(
     faults += file_faults(settings)
     faults += _unknown_tenants(settings, identities)
     faults += [] if table is None else _shared_local_topics(settings, table)
-    tls = None if faults else _part(faults, lambda: _read_tls(settings.mqtt, identities))
+    tls = http_tls = None
+    if not faults:
+        tls = _part(faults, lambda: _read_tls("mqtt", settings.mqtt, identities))
+    if not faults and settings.http.port is not None:
+        http_tls = _part(faults, lambda: _read_tls("http", settings.http, identities))
     files = None if faults else _part(faults, lambda: read_digests(settings))
     if table is None or identities is None or tokens is None or files is None:
         raise ConfigurationError(faults)
@@ -177,13 +180,14 @@ def read_configuration(
         identities=identities,
         tokens=tokens,
         tls=tls,
+        http_tls=http_tls,
         files=files,
         warnings=(
             *window_warnings(named_endpoints(settings), table.manifest),
             *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
             *exposed_files(settings),
             *twin_warnings(settings),
-            *_unused_certificates(settings.mqtt, identities),
+            *_unused_certificates(settings, identities),
         ),
     )
 
@@ -268,8 +272,10 @@ def _part(faults: list[ConfigError], read: Callable[[], T]) -> T | None:
     return None
 
 
-def _read_tls(mqtt: MqttSettings, identities: IdentityList | None) -> ServerTls | None:
-    if mqtt.certificate_file is None or mqtt.key_file is None or identities is None:
+def _read_tls(
+    section: str, listener: MqttSettings | HttpSettings, identities: IdentityList | None
+) -> ServerTls | None:
+    if listener.certificate_file is None or listener.key_file is None or identities is None:
         return None
     own_certificates = [
         file
@@ -277,7 +283,11 @@ def _read_tls(mqtt: MqttSettings, identities: IdentityList | None) -> ServerTls 
         for file in certificate_files(identities, entry)
     ]
     return read_server_tls(
-        "mqtt", mqtt.certificate_file, mqtt.key_file, mqtt.client_ca_file, own_certificates
+        section,
+        listener.certificate_file,
+        listener.key_file,
+        listener.client_ca_file,
+        own_certificates,
     )
 
 
@@ -306,13 +316,18 @@ def _unknown_tenants(settings: Settings, identities: IdentityList | None) -> Ite
             yield ConfigError(f"identity {entry.id}", f"there is no tenant {entry.tenant}", hint)
 
 
-def _unused_certificates(mqtt: MqttSettings, identities: IdentityList) -> Iterator[str]:
+def _unused_certificates(settings: Settings, identities: IdentityList) -> Iterator[str]:
+    listeners: list[MqttSettings | HttpSettings] = [settings.mqtt]
+    if settings.http.port is not None:
+        listeners.append(settings.http)
+    has_certificate = any(each.certificate_file for each in listeners)
+    has_authority = any(each.client_ca_file for each in listeners)
     for entry in identities.entries.values():
         missing = ""
         if entry.certificates or entry.thumbprints:
-            missing = "" if mqtt.certificate_file else "certificate_file and key_file"
+            missing = "" if has_certificate else "certificate_file and key_file"
         if entry.thumbprints and not missing:
-            missing = "" if mqtt.client_ca_file else "client_ca_file"
+            missing = "" if has_authority else "client_ca_file"
         if missing:
             yield f"identity {entry.id}: its certificates need mqtt.{missing}"
 

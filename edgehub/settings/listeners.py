@@ -27,7 +27,7 @@ def listener_faults(settings: Settings) -> Iterator[ConfigError]:
     mqtt, http, web = settings.mqtt, settings.http, settings.web
     yield from _tls_faults("mqtt", mqtt, mqtt.client_ca_file)
     if http.port is not None:
-        yield from _tls_faults("http", http, None)
+        yield from _tls_faults("http", http, http.client_ca_file)
     if settings.lora.port is not None:
         yield from _lora_faults(settings.lora)
     if web.port is not None:

@@ -26,7 +26,12 @@ from edgehub.settings.lora import LoraSettings
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.redis import RedisSettings
 from edgehub.settings.routing_table import RoutingTableSettings, TenantName, TenantSettings
-from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
+from edgehub.settings.tls import (
+    ClientAuthorities,
+    ServerCertificateFile,
+    ServerKeyFile,
+    certificate_fault,
+)
 from edgehub.settings.values import (
     NUMBER,
     BytesOrShare,
@@ -183,11 +188,7 @@ class MqttSettings(Section):
         description="Key of certificate_file, not encrypted.",
         examples=["/var/lib/edgehub/hub.key"],
     )
-    client_ca_file: OptionalFile = Field(
-        default=None,
-        description="Authorities whose client certificates sign in; absent = passwords only.",
-        examples=["/etc/edgehub/devices-ca.pem"],
-    )
+    client_ca_file: ClientAuthorities = None
     anonymous: Anonymous = True
     identities_file: OptionalFile = Field(
         default=None,
@@ -267,6 +268,7 @@ class HttpSettings(Section):
     )
     certificate_file: ServerCertificateFile = None
     key_file: ServerKeyFile = None
+    client_ca_file: ClientAuthorities = None
     connections_max: Whole = Field(
         default=1000, ge=1, le=100_000, description="Connections at once."
     )
@@ -284,6 +286,8 @@ class HttpSettings(Section):
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> HttpSettings:
         fault = certificate_fault(self)
+        if not fault and self.client_ca_file is not None and self.certificate_file is None:
+            fault = "client_ca_file without certificate_file and key_file"
         if fault:
             raise ValueError(fault)
         return self

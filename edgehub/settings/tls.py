@@ -34,6 +34,15 @@ KeyFile = Annotated[
     Field(description="Key of certificate_file.", examples=["credential:client.key"]),
 ]
 
+# Of the listeners of devices.
+ClientAuthorities = Annotated[
+    OptionalFile,
+    Field(
+        description="Authorities whose client certificates sign in; absent = none does.",
+        examples=["/etc/edgehub/devices-ca.pem"],
+    ),
+]
+
 # Those of the listeners that speak HTTP.
 ServerCertificateFile = Annotated[
     OptionalFile,

@@ -53,6 +53,16 @@ class Authority:
         return certificate, key
 
 
+def self_signed(folder: Path, file: str, common_name: str) -> tuple[Path, Path]:
+    """Make a certificate of no authority, which can sign no other one, and its key."""
+    certificate, key = folder / f"{file}.pem", folder / f"{file}.key"
+    openssl(
+        *("req", "-x509", *NEW_KEY, "-keyout", str(key), "-out", str(certificate), "-days", "2"),
+        *("-subj", f"/CN={common_name}", "-addext", "basicConstraints=critical,CA:FALSE"),
+    )
+    return certificate, key
+
+
 def openssl(*arguments: str) -> None:
     """Run openssl to its end."""
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

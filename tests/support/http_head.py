@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from edgehub.devices.handshakes import ServerContext
     from edgehub.methods.methods import MethodWay
 
 EVENTS = "/devices/press-1/messages/events?api-version=2020-03-13"
@@ -138,7 +139,11 @@ class NoWays:
 
 @asynccontextmanager
 async def running(
-    *, clock: Clock | None = None, identities_file: Path | None = None, **options: object
+    *,
+    clock: Clock | None = None,
+    identities_file: Path | None = None,
+    tls: ServerContext | None = None,
+    **options: object,
 ) -> AsyncIterator[Bench]:
     """Run a head on a free loopback port; keywords are settings of `[http]`."""
     router = ScriptedRouter()
@@ -153,6 +158,7 @@ async def running(
         identities=identities,
         hub_path=HubPath(STORE_ID),
         methods=Methods(NoWays(), clock),
+        tls=tls,
     )
     await head.open()
     bench = Bench(head, router, identities)

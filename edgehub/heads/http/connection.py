@@ -12,6 +12,7 @@ from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
+from edgehub.devices.server_tls import ClientCertificate
 from edgehub.heads.http.calls import call_method, check_caller
 from edgehub.heads.http.checks import check_head, check_piece, messages_of
 from edgehub.heads.http.context import CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
@@ -26,7 +27,7 @@ from edgehub.heads.http.limits import (
 )
 from edgehub.heads.http.parser import Request, RequestParser
 from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, unavailable
-from edgehub.heads.http.sign_in import check_anonymous, may_be_right, sign_in
+from edgehub.heads.http.sign_in import certified, check_anonymous, may_be_right, sign_in
 from edgehub.heads.http.submission import Submission
 from edgehub.http1.unparsed import Unparsed
 from edgehub.mqtt.hub_path import LoopError
@@ -69,6 +70,7 @@ class HttpConnection(asyncio.Protocol):
 
     __slots__ = (
         "_calling",
+        "_certificate",
         "_client",
         "_connections",
         "_context",
@@ -77,6 +79,7 @@ class HttpConnection(asyncio.Protocol):
         "_due",
         "_ends",
         "_host",
+        "_is_last",
         "_parser",
         "_paused",
         "_peer",
@@ -101,7 +104,10 @@ class HttpConnection(asyncio.Protocol):
             on_piece=lambda request, size: check_piece(context, request, size),
         )
         self._peer = ""
+        self._certificate: ClientCertificate | None = None
         self._client: VerifiedClient | None = None
+        # Whether the request in progress is the last one, as its certificate may not be trusted.
+        self._is_last = False
         self._current: Request | None = None
         self._submission: Submission | None = None
         self._host = ""
@@ -127,6 +133,7 @@ class HttpConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
+        self._certificate = ClientCertificate.of(transport.get_extra_info("ssl_object"))
         self._connections[self] = None
         context.counters.accepted_total += 1
         self._usage.used += 1
@@ -228,6 +235,12 @@ class HttpConnection(asyncio.Protocol):
         if not self._has_work and self._parser.reading is None:
             self._end(unread=False)
 
+    def distrust(self) -> None:
+        """Close after the request in progress, if the client has shown a certificate."""
+        if self._certificate is not None:
+            self._is_last = True
+            self.drain()
+
     def close(self) -> None:
         """Close after sending what was written."""
         if self._transport is not None:
@@ -277,8 +290,10 @@ class HttpConnection(asyncio.Protocol):
     def _may_sign_in(self, request: Request) -> bool:
         # The password is checked once the body is complete; until then only what needs no hash.
         identities, authorization = self._context.identities, request.authorization
-        if authorization is None or request.target is None:
+        if request.target is None:
             return False
+        if authorization is None:
+            return self._certified(request.target.sender) is not None
         if self._client is not None and self._client.is_in_force(authorization, identities):
             return True
         return may_be_right(authorization, request.target.sender, identities)
@@ -329,14 +344,16 @@ class HttpConnection(asyncio.Protocol):
         authorization = request.authorization
         try:
             if authorization is None:
-                check_anonymous(
-                    request,
-                    request.target.sender,
-                    context.identities,
-                    anonymous=context.anonymous,
-                    host_names=context.settings.host_names,
-                )
-                self._take(request, None)
+                self._client = self._certified(request.target.sender)
+                if self._client is None:
+                    check_anonymous(
+                        request,
+                        request.target.sender,
+                        context.identities,
+                        anonymous=context.anonymous,
+                        host_names=context.settings.host_names,
+                    )
+                self._take(request, self._client)
                 return
             client = self._client
             if client is not None and client.is_in_force(authorization, context.identities):
@@ -350,6 +367,11 @@ class HttpConnection(asyncio.Protocol):
         self._signing_in = context.spawn(
             self._sign_in(request, authorization), f"http[{self._peer}]"
         )
+
+    def _certified(self, sender: str) -> VerifiedClient | None:
+        if self._certificate is None:
+            return None
+        return certified(self._certificate, sender, self._context.identities)
 
     async def _sign_in(self, request: Request, authorization: bytes) -> None:
         assert request.target is not None
@@ -568,7 +590,7 @@ class HttpConnection(asyncio.Protocol):
         return sender if client.may_speak_for(sender) else client.identity.id
 
     def _connection_header(self, request: Request) -> bytes:
-        if not request.keep_alive or self._context.draining:
+        if not request.keep_alive or self._is_last or self._context.draining:
             return CLOSE
         return KEEP_ALIVE_1_0 if request.is_old else KEEP_ALIVE
 

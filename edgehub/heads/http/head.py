@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.devices.handshakes import ServerContext
-from edgehub.devices.server_tls import renew_server_tls
 from edgehub.errors import StartupError
 from edgehub.heads.binding import bind, bind_hint, is_loopback
 from edgehub.heads.http.connection import HttpConnection
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
     from edgehub.methods.methods import Methods
@@ -54,6 +52,7 @@ class HttpHead:
         identities: Clients that may sign in, loaded before `open`.
         hub_path: Finds messages that have passed this hub before.
         methods: Calls those of devices and modules.
+        tls: Certificate, and whose certificates clients may show; None = plain HTTP.
     """
 
     def __init__(
@@ -66,6 +65,7 @@ class HttpHead:
         identities: Identities,
         hub_path: HubPath,
         methods: Methods,
+        tls: ServerContext | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -84,6 +84,9 @@ class HttpHead:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._tls: ServerContext | None = None
+        self._handshakes_refused = 0
+        if tls is not None:
+            self._use(tls)
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: TimerHandle | None = None
 
@@ -92,13 +95,8 @@ class HttpHead:
 
         Raises:
             StartupError: If an address cannot be bound, or no client could sign in.
-            ConfigError: If the certificate cannot be read.
         """
         settings = self._settings
-        if settings.certificate_file is not None:
-            self._tls = ServerContext(ssl.PROTOCOL_TLS_SERVER)
-            self._tls.set_alpn_protocols(["http/1.1"])
-            await self.reload()
         assert settings.port is not None, "the head of a hub without HTTP is not built"
         where = f"{settings.host}:{settings.port}"
         try:
@@ -126,19 +124,10 @@ class HttpHead:
 
     async def run(self) -> None:
         """Accept and serve until cancelled, then close all connections."""
-        loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
-                for sock in self._sockets:
-                    server = await loop.create_server(
-                        lambda: HttpConnection(self._context, self._connections),
-                        sock=sock,
-                        backlog=BACKLOG,
-                        ssl=self._tls,
-                        ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT_S,
-                    )
-                    self._servers.append(server)
+                await self._accept()
                 self._sweep()
                 await asyncio.Event().wait()
             finally:
@@ -168,15 +157,17 @@ class HttpHead:
         self._close_connections()
         await asyncio.sleep(0)
 
-    async def reload(self) -> None:
-        """Read the certificate again, for new connections.
+    async def renew_certificate(self, tls: ServerContext) -> None:
+        """Use another certificate and other authorities for new connections.
 
-        Raises:
-            ConfigError: If it cannot be read; the present one is kept.
+        Connections of clients that have shown a certificate end with the request in progress, as
+        it may be trusted no more.
         """
-        certificate_file, key_file = self._settings.certificate_file, self._settings.key_file
-        if self._tls is not None and certificate_file is not None and key_file is not None:
-            await asyncio.to_thread(renew_server_tls, self._tls, "http", certificate_file, key_file)
+        self._use(tls)
+        if self._servers:
+            await self._accept()
+        for connection in list(self._connections):
+            connection.distrust()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -190,7 +181,8 @@ class HttpHead:
         return HttpStatistics(
             connections=len(self._connections),
             accepted_total=counters.accepted_total,
-            handshakes_refused_total=0 if self._tls is None else self._tls.refused_total,
+            handshakes_refused_total=self._handshakes_refused
+            + (0 if self._tls is None else self._tls.refused_total),
             loops_total=counters.loops_total,
             messages_total=counters.messages_total,
             timed_out_total=counters.timed_out_total,
@@ -204,6 +196,31 @@ class HttpHead:
     def losses(self) -> list[Loss]:
         """Return what was refused for good since the start; see `edgehub.telemetry.losses`."""
         return self._context.counters.losses()
+
+    def _use(self, tls: ServerContext) -> None:
+        if self._tls is not None:
+            self._handshakes_refused += self._tls.refused_total
+        tls.set_alpn_protocols(["http/1.1"])
+        self._tls = tls
+
+    async def _accept(self) -> None:
+        """Accept connections, with this certificate from now on."""
+        loop = asyncio.get_running_loop()
+        # Both servers accept from one socket, so that it is open all the time.
+        earlier = self._servers
+        self._servers = [
+            await loop.create_server(
+                lambda: HttpConnection(self._context, self._connections),
+                # A server closes its socket; the original is kept for the next server.
+                sock=sock.dup(),
+                backlog=BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT_S,
+            )
+            for sock in self._sockets
+        ]
+        for server in earlier:
+            server.close()
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()

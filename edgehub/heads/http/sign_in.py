@@ -1,7 +1,8 @@
-"""Sign-in of HTTP requests: Basic, a shared access signature, or anonymous on loopback.
+"""Sign-in of HTTP requests: Basic, a signature, a client certificate, or anonymous on loopback.
 
-Owns the rules. Invariant: an id of the identities file is never accepted without its password or a
-signature made with its key, and no client sends for another one outside `on_behalf`.
+Owns the rules. Invariant: an id of the identities file is never accepted without its password, a
+signature made with its key or its certificate, and no client sends for another one outside
+`on_behalf`.
 
 Source: RFC 7617.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from edgehub.devices.identities import Identities
     from edgehub.devices.identity_file import Identity
+    from edgehub.devices.server_tls import ClientCertificate
     from edgehub.heads.http.parser import Request
 
 # Two ids of 128 characters and the slash between them.
@@ -36,12 +38,13 @@ _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8
 
 @dataclass(frozen=True, slots=True)
 class VerifiedClient:
-    """A client whose password or signature was verified.
+    """A client whose password, signature or certificate was verified.
 
     Attributes:
-        authorization: The header that was verified; the same one needs no further check.
+        authorization: The header that was verified; the same one needs no further check. Empty for
+            a certificate, which is checked with each request.
         scope: Others for which it may send, None = none.
-        expires_s: When its signature ends, in seconds since 1970, None = it has a password.
+        expires_s: When its signature ends, in seconds since 1970, None = it has none.
     """
 
     authorization: bytes
@@ -79,6 +82,20 @@ class VerifiedClient:
             )
 
 
+def certified(
+    certificate: ClientCertificate, sender: str, identities: Identities
+) -> VerifiedClient | None:
+    """Return the client that a certificate stands for, None = it is of no enabled identity.
+
+    One of its own names no identity, so that of the sender is tried as well.
+    """
+    for name in (sender, certificate.common_name or ""):
+        identity = identities.get(name)
+        if identity is not None and not identity.disabled and identity.is_shown_by(certificate):
+            return VerifiedClient(b"", identity, identity.scope())
+    return None
+
+
 def check_anonymous(
     request: Request,
     sender: str,
@@ -93,7 +110,7 @@ def check_anonymous(
         RequestError: 401 if it may not, 403 or 421 if the request is of a page of another site.
     """
     if not anonymous or identities.get(sender) is not None:
-        raise unauthorized("a password is needed")
+        raise unauthorized("a password, a signature or a certificate is needed")
     if not request.hosts:
         # Clients of HTTP/1.0 may leave out the host, and browsers never do.
         return

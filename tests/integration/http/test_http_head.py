@@ -14,7 +14,8 @@ from edgehub.clock import ManualClock
 from edgehub.devices.identities import CLOCK_TOLERANCE_S, Identities, read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
-from edgehub.errors import ConfigError, StartupError
+from edgehub.devices.server_tls import read_server_tls
+from edgehub.errors import StartupError
 from edgehub.heads.http import connection
 from edgehub.heads.http.head import HttpHead
 from edgehub.heads.http.submission import Submission
@@ -735,31 +736,18 @@ async def test_a_drain_answers_what_was_taken_and_takes_no_more() -> None:
             await bench.connect()
 
 
-async def test_what_keeps_it_from_starting(tmp_path: Path) -> None:
-    """A port in use, nobody who could sign in, files that are no certificate; nothing listens."""
-    certificate, key = Authority(tmp_path).server()
-    nonsense = tmp_path / "nonsense.pem"
-    nonsense.write_text("nonsense")
+async def test_what_keeps_it_from_starting() -> None:
+    """A port in use, nobody who could sign in; nothing listens."""
     async with running() as bench:
-        for options, error, word in (
-            ({"port": bench.port}, StartupError, "set http.port"),
-            ({"host": "0.0.0.0"}, StartupError, "no client could sign in"),
-            ({"anonymous": False}, StartupError, "no client could sign in"),
-            ({"host": "203.0.113.1"}, StartupError, "set http.host"),
-            (
-                {"certificate_file": nonsense, "key_file": key},
-                ConfigError,
-                r"http\.certificate_file: .* holds no certificate",
-            ),
-            (
-                {"certificate_file": certificate, "key_file": nonsense},
-                ConfigError,
-                r"http\.key_file: .* holds no private key",
-            ),
+        for options, word in (
+            ({"port": bench.port}, "set http.port"),
+            ({"host": "0.0.0.0"}, "no client could sign in"),
+            ({"anonymous": False}, "no client could sign in"),
+            ({"host": "203.0.113.1"}, "set http.host"),
         ):
             port = free_port()
             head = make_head(HttpSettings(**{"port": port, **options}))
-            with pytest.raises(error, match=word):
+            with pytest.raises(StartupError, match=word):
                 await head.open()
             assert head.addresses == []
             with pytest.raises(ConnectionRefusedError):
@@ -767,23 +755,19 @@ async def test_what_keeps_it_from_starting(tmp_path: Path) -> None:
 
 
 async def test_https(tmp_path: Path) -> None:
-    """A new certificate is used after a reload; a wrong one changes nothing."""
+    """A new certificate is used by new connections; open ones go on."""
     first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
-    certificate, key = first.server()
-    async with running(certificate_file=certificate, key_file=key) as bench:
-        for authority in (first, second, second):
+    tls = read_server_tls("http", *first.server(), None)
+    async with running(tls=tls.context) as bench:
+        for authority in (first, second):
             context = ssl.create_default_context(cafile=authority.certificate)
             reader, writer = await asyncio.open_connection("127.0.0.1", bench.port, ssl=context)
             writer.write(request(b"over tls"))
             assert (await reader.readline()) == b"HTTP/1.1 204 No Content\r\n"
             writer.close()
             if authority is first:
-                second.server()
-                await bench.head.reload()
-            else:
-                certificate.write_text("nonsense")
-                with pytest.raises(ConfigError, match=r"http\.certificate_file"):
-                    await bench.head.reload()
+                tls = read_server_tls("http", *second.server(), None)
+                await bench.head.renew_certificate(tls.context)
 
 
 async def test_curl_is_served(tmp_path: Path) -> None:
