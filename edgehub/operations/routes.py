@@ -10,7 +10,7 @@ from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation,
 from edgehub.operations.results import routes as results
 from edgehub.routes.tenant import DEFAULT_TENANT, Tenant
 from edgehub.sync.faults import RouteNotFoundError, StorageUnavailableError
-from edgehub.sync.views import DriftReport, ManifestApplied
+from edgehub.sync.views import ManifestApplied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -140,7 +140,7 @@ class RouteOperations:
                 name="route drift",
                 about="Compare this hub's table with the storage now.",
                 handler=self._drift,
-                result=DriftReport,
+                result=results.DriftDocument,
                 arguments=(flag("repair", "Repair what differs.", default=True),),
                 changes=True,
                 resource=Resource(method="POST", path="/api/v1/table/drift"),

@@ -79,12 +79,24 @@ class LedgerDocument(TypedDict):
 
 
 class ProfileDocument(TypedDict):
-    """How a device is treated."""
+    """How a device is treated.
+
+    Attributes:
+        deduplication: What becomes of a copy that a hub heard too late.
+        gateway_id: The only hub that may speak for it, null = any.
+        keep_alive_s: After so much silence its session upstream is closed, 0 = never.
+        activation: `abp` or `otaa`.
+        relaxed_counters: Whether it may begin its counter again.
+        gap_max: Largest step of its counter, null = any.
+    """
 
     device_id: str
     deduplication: str
     gateway_id: str | None
     keep_alive_s: int
+    activation: str
+    relaxed_counters: bool
+    gap_max: int | None
 
 
 class ForgottenDocument(TypedDict):

@@ -15,6 +15,7 @@ EntityDocument = TypedDict(
         "@parent": str | None,
         "@health": str | None,
         "name": str,
+        "type": str | None,
         "auto_registered": bool,
         "announced": bool,
     },
@@ -26,6 +27,7 @@ Attributes:
     @type: `device`, `child-device` or `service`.
     @id: Its id at the cloud.
     @parent: Null for the gateway.
+    type: Type at the cloud; null for the gateway.
     announced: False: the cloud has refused to create it.
 """
 

@@ -31,6 +31,12 @@ class QueueDocument(TypedDict):
         kept_out: Messages that the pump has and does not send: the peer may have closed the
             connection over them.
         oldest_age_s: Age of the oldest message, null = the queue is empty.
+        oldest_ttl_s: Its time to live, null = it has none.
+        oldest_expires_in_s: What is left of that.
+        checkpoint: Everything up to this offset has left.
+        latency_p50_s: Median time from arrival to confirmation, of the newest messages.
+        latency_p99_s: 99th percentile of it.
+        unserved_s: Since the pump last took a batch, null = it has taken none.
     """
 
     id: str
@@ -43,11 +49,20 @@ class QueueDocument(TypedDict):
     in_flight: int
     kept_out: int
     oldest_age_s: float | None
+    oldest_ttl_s: float | None
+    oldest_expires_in_s: float | None
+    checkpoint: int
     enqueued: int
     sent: int
     expired: int
     dropped: int
+    moved: int
     dead_lettered: int
+    purged: int
+    requeued: int
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    unserved_s: float | None
     drain: DrainDocument
 
 

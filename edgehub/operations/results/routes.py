@@ -91,6 +91,37 @@ class InstancesDocument(TypedDict):
     instances: list[InstanceView]
 
 
+class DriftDocument(TypedDict):
+    """A comparison of this hub's table with the storage.
+
+    Attributes:
+        at_ms: When, in milliseconds since 1970; `at` is the same as a text.
+        revision: Of the table.
+        compared: Number of routes.
+        missing: Routes of the storage that did not run here.
+        extra: Routes that ran here and are not in the storage.
+        changed: Routes that ran here with another content.
+        failed: Routes that cannot be built; they were tried again.
+        total: Number of the first three.
+        repaired: Number of routes that were changed here by this.
+        restored: Rows that this hub has put back into the storage, because it had lost them.
+        duration_ms: How long it took.
+    """
+
+    at: str
+    at_ms: int
+    revision: int
+    compared: int
+    missing: list[str]
+    extra: list[str]
+    changed: list[str]
+    failed: list[str]
+    total: int
+    repaired: int
+    restored: int
+    duration_ms: int
+
+
 class ExplanationDocument(TypedDict):
     """Which routes take a message.
 
@@ -108,20 +139,41 @@ class ManifestDocument(TypedDict):
     """The routes in force.
 
     Attributes:
+        fingerprint: SHA-256 of its content.
         global_ttl_s: Time to live of routes without one of their own, null = unlimited.
     """
 
     file: str
+    fingerprint: str
     schema_version: str
     global_ttl_s: int | None
     routes: list[dict[str, Any]]
     warnings: list[str]
 
 
+class ManifestHead(TypedDict):
+    """A manifest, and how many routes it has.
+
+    Attributes:
+        fingerprint: SHA-256 of its content.
+    """
+
+    file: str
+    fingerprint: str
+    routes: int
+
+
 class ManifestDifferenceDocument(TypedDict):
-    """What another manifest would change; `faults` alone if it is refused."""
+    """What another manifest would change; `faults` alone if it is refused.
+
+    Attributes:
+        hint: What to do about a shared table, may be empty.
+    """
 
     faults: list[dict[str, Any]]
+    in_force: NotRequired[ManifestHead]
+    new: NotRequired[ManifestHead]
+    hint: NotRequired[str]
     same: NotRequired[bool]
     routes: NotRequired[dict[str, Any]]
     class_changes: NotRequired[list[dict[str, Any]]]
