@@ -1,4 +1,4 @@
-"""Examples of `--json` in the reference have the members that operations declare, and no others."""
+"""The reference against the operations of a hub: all are there, and examples are as declared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
-PAGES = Path(__file__).parents[3] / "docs" / "reference" / "cli"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 ADDED_UP = {"queue purge", "queue move", "dead purge", "dead requeue"}
 """The command line calls these several times, and prints the sum."""
 LEFT_OUT = {"status"}
@@ -36,7 +36,7 @@ async def operations(tmp_path: Path) -> Mapping[str, Operation]:
 
 def sections() -> dict[str, str]:
     """Return the sections of the reference by command."""
-    text = "\n".join(page.read_text("utf-8") for page in PAGES.glob("*.md"))
+    text = "\n".join(page.read_text("utf-8") for page in (REFERENCE / "cli").glob("*.md"))
     parts = text.split("\n## `edgehub ")
     return {part.partition("`\n")[0]: part for part in parts}
 
@@ -80,3 +80,13 @@ def test_examples_have_the_declared_members(operations: Mapping[str, Operation])
             faults[name] = why
     assert faults == {}
     assert checked > 40
+
+
+def test_every_operation_is_in_the_reference_of_the_http_api(
+    operations: Mapping[str, Operation],
+) -> None:
+    """By its path, or by its name in the list of those whose path is made of it."""
+    api = (REFERENCE / "http-api.md").read_text("utf-8")
+    named = {name for name, operation in operations.items() if f"`{name}`" in api}
+    placed = {name for name, operation in operations.items() if operation.place.path in api}
+    assert sorted(operations.keys() - named - placed) == []
