@@ -87,13 +87,15 @@ class ClientUplink:
 
     def speaks_for(self, client_id: str) -> bool:
         """Return whether the peer takes requests about a client at present."""
-        if self._link is None:
-            return False
-        return self._by_hub(client_id) or (
-            self._sessions is not None
-            and "/" not in client_id
-            and self._sessions.carries(client_id)
-        )
+        has_session = self._link is not None and self._sessions is not None
+        return self._by_hub(client_id) or (has_session and "/" not in client_id)
+
+    def carries(self, client_id: str) -> bool:
+        """Return whether a request about a client can be sent now."""
+        if self._by_hub(client_id):
+            return True
+        sessions = self._sessions
+        return self.speaks_for(client_id) and sessions is not None and sessions.carries(client_id)
 
     def is_shared(self, client_id: str) -> bool:
         """Return whether other hubs may speak for a client at the peer too."""

@@ -78,6 +78,9 @@ class TwinPeer(Protocol):
     def speaks_for(self, client_id: str) -> bool:
         """Return whether it takes requests about a client at present."""
 
+    def carries(self, client_id: str) -> bool:
+        """Return whether one can be sent now, or once what carries it is open."""
+
     def is_shared(self, client_id: str) -> bool:
         """Return whether others may speak for a client there too."""
 
@@ -153,7 +156,7 @@ class TwinSynchroniser:
         return (
             client_id in self._fresh
             or client_id in self._unknown
-            or not self._peer.speaks_for(client_id)
+            or not self._peer.carries(client_id)
             or len(self._waiters.get(client_id, ())) >= WAITERS_MAX
         )
 
@@ -242,8 +245,11 @@ class TwinSynchroniser:
             self._busy.add(client_id)
             try:
                 await self._synchronise(client_id)
-            except EdgeHubError as error:
+            except PeerSilentError as error:
                 log.info("twins.peer_silent", client_id=client_id, reason=str(error))
+                self._again(client_id)
+            except EdgeHubError as error:
+                log.debug("twins.peer_not_reached", client_id=client_id, reason=str(error))
                 self._again(client_id)
             finally:
                 self._busy.discard(client_id)

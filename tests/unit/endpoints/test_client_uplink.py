@@ -124,7 +124,8 @@ async def test_devices_have_sessions_of_their_own() -> None:
     bench, sessions = Bench(for_all=False), Sessions()
     bench.uplink.attach(sessions)
     assert bench.changes == [True, True]
-    assert [bench.uplink.speaks_for(each) for each in ("gw", "d", "d/m", "e")] == [1, 1, 0, 0]
+    assert [bench.uplink.speaks_for(each) for each in ("gw", "d", "d/m", "e")] == [1, 1, 0, 1]
+    assert [bench.uplink.carries(each) for each in ("gw", "d", "d/m", "e")] == [1, 1, 0, 0]
     async with bench.uplink.reach("d"), bench.uplink.reach("gw"):
         bench.uplink.send("d", GET_TWIN, rid="1", version="3,7")
         bench.uplink.send("gw", GET_TWIN, rid="2")
@@ -136,6 +137,7 @@ async def test_devices_have_sessions_of_their_own() -> None:
     assert [whose for whose, _, _ in bench.taken] == ["d"]
     bench.uplink.detach(sessions)
     assert not bench.uplink.speaks_for("d")
+    assert not bench.uplink.carries("d")
 
 
 def test_a_session_is_kept_for_what_a_device_listens_to() -> None:

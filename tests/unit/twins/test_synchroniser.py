@@ -51,6 +51,10 @@ class Peer:
         """Return whether requests about a client are sent at all."""
         return self.is_up and client_id not in self.foreign
 
+    def carries(self, client_id: str) -> bool:
+        """Return whether they can be sent now."""
+        return self.speaks_for(client_id) and client_id not in self.closed
+
     def is_shared(self, client_id: str) -> bool:
         """Return whether other hubs report for a client too."""
         return client_id != "gw"
@@ -170,7 +174,9 @@ async def test_a_session_that_cannot_be_opened_is_tried_again(bench: Bench) -> N
     bench.report("d", {"a": 1})
     bench.report("e", {"a": 1})
     assert (await bench.next()).client_id == "e"
+    assert bench.sync.is_fresh("d")
     bench.peer.closed.clear()
+    assert not bench.sync.is_fresh("d")
     assert not bench.peer.requests
     await bench.clock.advance(RETRY_S)
     read = await bench.next()
