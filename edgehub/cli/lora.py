@@ -256,7 +256,8 @@ def list_stations(obj: dict[str, Any], as_json: bool) -> None:
         print_json(answer)
         return
     figures = ("frames", "refused", "loops", "downlinks")
-    table = new_table("station", "state", "for", "address", "version", *figures, right=figures)
+    columns = ("station", "state", "for", "address", "version", "may")
+    table = new_table(*columns, *figures, right=figures)
     for row in answer["stations"]:
         table.add_row(
             row["station"],
@@ -264,9 +265,16 @@ def list_stations(obj: dict[str, Any], as_json: bool) -> None:
             span(row["for_s"]),
             row["address"] or "-",
             row["version"] or "-",
+            _rights(row),
             *(str(row[name]) for name in figures),
         )
     print_table(table, "no station may connect")
+
+
+def _rights(row: dict[str, Any]) -> str:
+    if row["transmits"]:
+        return "all" if row["takes_joins"] else "no joins"
+    return "listen" if row["takes_joins"] else "listen, no joins"
 
 
 @lora.command()

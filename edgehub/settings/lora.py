@@ -79,6 +79,16 @@ class LoraSettings(Section):
         description="Ids of the stations that may connect; no others may.",
         examples=[["B827EBFFFE123456"]],
     )
+    listen_only: tuple[StationId, ...] = Field(
+        default=(),
+        description="Those of them that send nothing: devices are answered through others.",
+        examples=[["B827EBFFFE654321"]],
+    )
+    no_joins: tuple[StationId, ...] = Field(
+        default=(),
+        description="Those of them whose join requests are not taken: devices join through others.",
+        examples=[["B827EBFFFE654321"]],
+    )
     token_file: OptionalFile = Field(
         default=None,
         description="File with what stations have to send as the header `Authorization`.",
@@ -90,6 +100,9 @@ class LoraSettings(Section):
         fault = certificate_fault(self)
         if not fault and self.client_ca_file is not None and self.certificate_file is None:
             fault = "client_ca_file without certificate_file"
+        for name in ("listen_only", "no_joins"):
+            if unknown := sorted(set(getattr(self, name)) - set(self.stations)):
+                fault = fault or f"{name}: {unknown[0]} is not among stations"
         if fault:
             raise ValueError(fault)
         return self

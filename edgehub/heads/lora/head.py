@@ -102,7 +102,12 @@ class LoraHead:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._is_full = False
-        self.stations = Stations((int(each, 16) for each in settings.stations), clock)
+        self.stations = Stations(
+            (int(each, 16) for each in settings.stations),
+            clock,
+            listen_only={int(each, 16) for each in settings.listen_only},
+            no_joins={int(each, 16) for each in settings.no_joins},
+        )
         limited = LogLimit(clock)
         self.server = NetworkServer(
             NetworkOptions(

@@ -104,6 +104,7 @@ class NetworkServer:
         self._region = region = options.region
         self._devices = devices
         self._frames = frames
+        self._stations = stations
         self._messages = messages
         self._clock = clock
         self._log = log
@@ -190,6 +191,9 @@ class NetworkServer:
         if not isinstance(frame, DataFrame | JoinRequestFrame):
             self.counts["other_frames"] += 1
             return
+        if isinstance(frame, JoinRequestFrame) and not station.takes_joins:
+            self.counts["join_station_not_allowed"] += 1
+            return
         added = self._transmissions.add(phy_payload, reception)
         if added is None:
             station.loops += 1
@@ -272,7 +276,9 @@ class NetworkServer:
         is_present = lora is not None and device.session.session == taken.session
         if lora is None or not is_present or device.ownership is not Ownership.OWNER:
             return
-        station = eui_text(transmission.best()[0].station)
+        copies = transmission.best()
+        heard_by = [copy.station for copy in copies if self._stations.may_transmit(copy.station)]
+        station = eui_text(heard_by[0] if heard_by else copies[0].station)
         if station != lora.station:
             device.note_lora(replace(lora, station=station))
         profile = device.profile.lora

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from edgehub.lora.identifiers import eui_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from edgehub.clock import Clock
 
@@ -48,6 +48,8 @@ class Station:
         refused: Messages of it that were none.
         loops: Copies left alone because it repeated the same bytes without end.
         downlinks: Answers that were handed to it.
+        transmits: Answers may be handed to it.
+        takes_joins: Its join requests are taken.
         connects: Times it has connected.
     """
 
@@ -60,6 +62,8 @@ class Station:
     loops: int = 0
     downlinks: int = 0
     connects: int = 0
+    transmits: bool = True
+    takes_joins: bool = True
 
 
 class Stations:
@@ -68,16 +72,35 @@ class Stations:
     Args:
         allowed: Ids of those that may connect.
         clock: For times.
+        listen_only: Those of them that send nothing.
+        no_joins: Those of them whose join requests are not taken.
     """
 
-    def __init__(self, allowed: Iterable[int], clock: Clock) -> None:
+    def __init__(
+        self,
+        allowed: Iterable[int],
+        clock: Clock,
+        *,
+        listen_only: Container[int] = (),
+        no_joins: Container[int] = (),
+    ) -> None:
         self._clock = clock
         now = clock.monotonic()
-        self._stations = {each: Station(each, now) for each in allowed}
+        self._stations = {
+            each: Station(
+                each, now, transmits=each not in listen_only, takes_joins=each not in no_joins
+            )
+            for each in allowed
+        }
 
     def get(self, station_id: int) -> Station | None:
         """Return a station, None = it may not connect."""
         return self._stations.get(station_id)
+
+    def may_transmit(self, station_id: int) -> bool:
+        """Return whether answers may be handed to a station."""
+        station = self._stations.get(station_id)
+        return station is not None and station.transmits
 
     def all(self) -> list[Station]:
         """Return every station that may connect, by its id."""
@@ -105,9 +128,11 @@ class Stations:
         return True
 
     def send(self, station_id: int, message: Mapping[str, Any]) -> bool:
-        """Send a message; False = the station is not connected, or cannot take it now."""
+        """Send a message; False = the station may not or cannot take it, or is not connected."""
         station = self._stations.get(station_id)
-        if station is None or station.link is None or not station.link.send(message):
+        if station is None or not station.transmits or station.link is None:
+            return False
+        if not station.link.send(message):
             return False
         station.downlinks += 1
         return True
@@ -126,4 +151,6 @@ class Stations:
             "refused": station.refused,
             "loops": station.loops,
             "downlinks": station.downlinks,
+            "transmits": station.transmits,
+            "takes_joins": station.takes_joins,
         }

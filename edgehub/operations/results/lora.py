@@ -85,6 +85,8 @@ class LorawanStationDocument(TypedDict):
         refused: Messages of it that were none.
         loops: Copies left alone, because it repeated the same bytes without end.
         downlinks: Answers that were handed to it.
+        transmits: Answers may be handed to it.
+        takes_joins: Its join requests are taken.
     """
 
     station: str
@@ -98,6 +100,8 @@ class LorawanStationDocument(TypedDict):
     refused: int
     loops: int
     downlinks: int
+    transmits: bool
+    takes_joins: bool
 
 
 class LorawanAnswers(TypedDict):

@@ -135,6 +135,34 @@ async def test_copies_of_one_frame_are_one_message(tmp_path: Path) -> None:
         assert hub.depth() == 1
 
 
+async def test_a_station_does_no_more_than_it_may(tmp_path: Path) -> None:
+    """It hears best, but answers leave through the other one, and so do joins."""
+    near_id = f"{STATIONS[0]:016X}"
+    async with (
+        lora_hub(tmp_path, listen_only=[near_id], no_joins=[near_id]) as hub,
+        a_station(hub) as near,
+        a_station(hub, 1) as far,
+    ):
+        device = await registered(hub, DEV_EUI)
+        await near.hear(device.join_request())
+        refused = {"join_station_not_allowed": 1}
+        await hub.until(lambda: hub.hub.status()["lora"]["joins"] == refused)
+        request = device.join_request()
+        await near.hear(request)
+        await far.hear(request)
+        await answer(far, device)
+        frame = device.uplink(b"both", confirmed=True)
+        await near.hear(frame, rssi=-40)
+        await far.hear(frame, rssi=-110)
+        await answer(far, device)
+        assert near.downlinks.empty()
+        rows = (await hub.call("lora station list"))["stations"]
+        assert [(row["transmits"], row["takes_joins"]) for row in rows] == [
+            (False, False),
+            (True, True),
+        ]
+
+
 async def test_sessions_and_counters_survive_a_restart(tmp_path: Path) -> None:
     """A device goes on after the hub was stopped, and no downlink counter comes twice."""
     async with lora_hub(tmp_path) as hub, a_station(hub) as station:

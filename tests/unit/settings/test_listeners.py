@@ -1,6 +1,7 @@
 """What a listener would refuse once it is bound is judged before, from settings and files."""
 
 import pytest
+from pydantic import ValidationError
 
 from edgehub.settings import Settings
 from edgehub.settings.configuration import (
@@ -55,6 +56,12 @@ def test_stations_are_named_wherever_their_devices_are_kept():
     assert _faults(lora=station) == []
     assert _faults(lora={"stations": []}) == []
     assert [key for key, _ in _faults(lora={"port": 0})] == ["lora.stations"]
+    for name in ("listen_only", "no_joins"):
+        assert _faults(lora={**station, name: ["b827:ebff:fe12:3456"]}) == []
+        with pytest.raises(
+            ValidationError, match=f"{name}: B827EBFFFE000009 is not among stations"
+        ):
+            _faults(lora={**station, name: ["b827:ebff:fe00:9"]})
     twin = {"registry": "twin", "coordinator": "in-process"}
     assert _faults(lora=station, affinity=twin, upstream=upstream) == []
 
