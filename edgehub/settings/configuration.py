@@ -188,6 +188,7 @@ def read_configuration(
             *exposed_files(settings),
             *twin_warnings(settings),
             *_unused_certificates(settings, identities),
+            *_endless_signatures(settings, identities),
         ),
     )
 
@@ -330,6 +331,17 @@ def _unused_certificates(settings: Settings, identities: IdentityList) -> Iterat
             missing = "" if has_authority else "client_ca_file"
         if missing:
             yield f"identity {entry.id}: its certificates need mqtt.{missing}"
+
+
+def _endless_signatures(settings: Settings, identities: IdentityList) -> Iterator[str]:
+    names = [entry.id for entry in identities.entries.values() if entry.keys]
+    if settings.clock.trust == "never" and names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield (
+            f"clock.trust = never: shared access signatures of {names[0]}{more} never expire, as"
+            " the hub knows no time of day; write auto or always, or give them passwords or"
+            " certificates"
+        )
 
 
 def _shared_local_topics(settings: Settings, table: RouteTable) -> Iterator[ConfigError]:

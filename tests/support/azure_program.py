@@ -15,6 +15,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 from azure.iot.device import X509, Message, MethodRequest, MethodResponse
 from azure.iot.device.aio import IoTHubDeviceClient, IoTHubModuleClient
+from urllib3 import connection
 
 
 def replace_ports(ports: dict[str, int]) -> None:
@@ -25,6 +26,7 @@ def replace_ports(ports: dict[str, int]) -> None:
         return connect(self, host=host, port=ports[str(port)], keepalive=keepalive)
 
     paho.Client.connect = connect_elsewhere
+    connection.port_by_scheme["https"] = ports.get("https", 443)
 
 
 def create(options: dict) -> IoTHubDeviceClient | IoTHubModuleClient:
@@ -88,7 +90,12 @@ async def send(client: IoTHubDeviceClient | IoTHubModuleClient, command: dict) -
         await client.send_message(message)
 
 
-async def run(options: dict) -> None:
+async def invoke(client: IoTHubModuleClient, command: dict) -> dict:
+    """Call a method of a device or module; returns its answer."""
+    return await client.invoke_method(command["call"], command["device"], command.get("module"))
+
+
+async def run(options: dict) -> None:  # noqa: C901 - a case for each command
     """Serve commands until there are no more."""
     client = create(options)
 
@@ -99,7 +106,7 @@ async def run(options: dict) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         command = json.loads(line)
         action = command["do"]
-        twin = None
+        twin = answer = None
         try:
             match action:
                 case "connect":
@@ -112,9 +119,11 @@ async def run(options: dict) -> None:
                     follow(client)
                 case "report":
                     await client.patch_twin_reported_properties(command["patch"])
+                case "invoke":
+                    answer = await invoke(client, command)
                 case "twin":
                     twin = await client.get_twin()
-            say(done=action, connected=client.connected, twin=twin)
+            say(done=action, connected=client.connected, twin=twin, answer=answer)
         except Exception as error:  # noqa: BLE001 - shown to the test
             say(failed=action, error=repr(error), cause=repr(error.__cause__))
     await client.shutdown()

@@ -7,7 +7,10 @@ import os
 
 import pytest
 
+from edgehub.devices.identity_file import Identity, changing
+from edgehub.devices.passwords import PasswordHash
 from edgehub.hub_id import stored_hub_id
+from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.routes.manifest import DEFAULT_MANIFEST
 from edgehub.settings import Settings
 from edgehub.settings.configuration import (
@@ -243,6 +246,20 @@ def test_a_group_shares_no_local_topics(tmp_path, filter_, faults):
         assert fault["key"] == "broker.share_group"
     else:
         read_configuration(_loaded(manifest=manifest, broker=broker), hub_id="gw")
+
+
+@pytest.mark.parametrize(("trust", "warns"), [("never", True), ("auto", False)])
+def test_signatures_without_a_time_of_day(tmp_path, trust, warns):
+    """They would hold for ever, which the check of the settings says."""
+    identities = tmp_path / "identities"
+    with changing(identities) as entries:
+        for name in ("a", "b"):
+            entries[name] = Identity(id=name, keys=(SharedAccessKey(bytes(32)),))
+        entries["c"] = Identity(id="c", password=PasswordHash.of(b"secret"))
+    loaded = _loaded(mqtt={"identities_file": identities}, clock={"trust": trust})
+    found = list(read_configuration(loaded, hub_id="gw").warnings)
+    assert [each for each in found if "of a and 1 more never expire" in each] == found[: int(warns)]
+    assert len(found) == warns
 
 
 def test_certificates_without_tls(tmp_path):
