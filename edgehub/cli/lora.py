@@ -18,7 +18,7 @@ from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
 from edgehub.errors import extra_hint
 from edgehub.lora.airtime import lora_airtime
-from edgehub.lora.device import DeviceClass, MacVersion, describe
+from edgehub.lora.device import DeviceClass, MacVersion, parse_device
 from edgehub.lora.identifiers import parse_station_id
 from edgehub.telemetry.plural import counted
 
@@ -419,9 +419,9 @@ def _frame_keys(given: dict[str, Any]) -> FrameKeys:
     if keys:
         is_1_1 = "nwk_s_key" not in keys
         about = {"dev_eui": "0" * 16, "dev_addr": "0" * 8, "mac_version": "1.1" if is_1_1 else None}
-        session = describe({**about, **keys}).session
+        session = parse_device({**about, **keys}).session
     if root_key is not None:
-        root_key = describe({"dev_eui": "0" * 16, "app_key": root_key}).profile.app_key
+        root_key = parse_device({"dev_eui": "0" * 16, "app_key": root_key}).profile.app_key
     return FrameKeys(
         root_key=None if root_key is None else bytes.fromhex(root_key),
         session=session,

@@ -3,7 +3,7 @@
 Owns the mailboxes, their bounds, and what becomes of every message. It calls the table, the request
 queues of the devices, and the listener's delivery. Invariants: a message is acknowledged to its
 sender once it is durable, or refused because of a bound; it leaves the table with its client's
-acknowledgement, at the end of its life, after too many deliveries, or by an operator; the end of
+acknowledgement, when it expires, after too many deliveries, or by an operator; the end of
 each is counted once, and its sender is informed if it asked for that.
 """
 
@@ -23,7 +23,7 @@ from edgehub.device_bound.message import (
     DEAD,
     TTL_S_MAX,
     DeviceMessage,
-    Fate,
+    EndReason,
     QueueDepthExceededError,
     size_of,
 )
@@ -45,13 +45,13 @@ RETRY_S: Final = 1.0
 """After a failed delivery, where the client does not say another time."""
 
 LOOK_S: Final = 1.0
-"""How often the end of lives is looked for."""
+"""How often expired messages are looked for."""
 
 DEAD_MAX: Final = 1_000
 """Dead letters kept; the oldest leave."""
 
 _ENDED_MAX: Final = 1_000
-"""Messages that have ended and are still among the lives."""
+"""Messages that have left and are still in the heap of expiries."""
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +139,7 @@ class Mailboxes:
         new_id: Callable[[], str],
         queues: RequestQueues,
         send: Send,
-        report: Callable[[DeviceMessage, Fate, str], None],
+        report: Callable[[DeviceMessage, EndReason, str], None],
     ) -> None:
         self.options = options
         self._table = table
@@ -152,17 +152,17 @@ class Mailboxes:
         self._report = report
         self._boxes: dict[str, Mailbox] = {}
         self._dead: OrderedDict[int, DeviceMessage] = OrderedDict()
-        self._lives: list[tuple[int, int, DeviceMessage]] = []
-        """By the end of their lives; some have ended otherwise."""
+        self._expiries: list[tuple[int, int, DeviceMessage]] = []
+        """A heap of the times at which messages expire; some have left before."""
         self._last_number = 0
         self._waiting = self._bytes = self._accepted = 0
-        self._ended: Counter[Fate] = Counter()
+        self._ended: Counter[EndReason] = Counter()
         self.followers: list[Callable[[str], None]] = []
         """Called with the device of each message that is durable now."""
         self.newest_stored: asyncio.Future[None] | None = None
         """Done once all messages that were accepted so far are durable; None = none was."""
-        self.newest = dict.fromkeys(Fate, "")
-        """Target and id of the newest message with each fate."""
+        self.newest = dict.fromkeys(EndReason, "")
+        """Target and id of the newest message with each reason."""
 
     async def load(self) -> None:
         """Read what is stored, before any client is connected."""
@@ -174,7 +174,7 @@ class Mailboxes:
                 self._dead[message.number] = message
 
     async def run(self) -> None:
-        """End lives until cancelled."""
+        """Remove expired messages until cancelled."""
         while True:
             await self._clock.sleep(LOOK_S)
             self.expire()
@@ -225,7 +225,7 @@ class Mailboxes:
             size=size_of(properties, system, body),
         )
         if full := self.fault(target, message.size):
-            self._record(message, Fate.QUEUE_DEPTH_EXCEEDED, full)
+            self._record(message, EndReason.QUEUE_DEPTH_EXCEEDED, full)
             raise QueueDepthExceededError(full)
         message.number = self._last_number + 1
         stored = self._table.add(message)
@@ -245,8 +245,8 @@ class Mailboxes:
             asyncio.get_running_loop().call_soon(self._pump, box)
         self._forget_unused(box)
 
-    def carry(self, target: str, send: Send | None) -> None:
-        """Record that a client always listens elsewhere than at the listener; None = no more."""
+    def send_by(self, target: str, send: Send | None) -> None:
+        """Send the messages of a client that always listens by `send`; None = no more."""
         self._box(target).send = send
         self.listening(target, send is not None)
 
@@ -262,7 +262,7 @@ class Mailboxes:
             return None
         while (message := box.first()) is not None:
             if message.expires_ms <= now_ms:
-                self._end(box, message, Fate.EXPIRED)
+                self._end(box, message, EndReason.EXPIRED)
                 continue
             box.in_flight.add(message)
             return TakenMessage(
@@ -301,22 +301,22 @@ class Mailboxes:
         box = self._boxes[message.target]
         box.in_flight.discard(message)
         if moved:
-            self._end(box, message, Fate.MOVED)
+            self._end(box, message, EndReason.MOVED)
         self._pump(box)
         self._forget_unused(box)
 
     def left_ms(self, message: DeviceMessage) -> int:
-        """Return what is left of a message's life."""
+        """Return the time to live that a message has left, in milliseconds."""
         return message.expires_ms - self._now_ms()
 
     def expire(self) -> None:
-        """End the lives that are over; messages in flight are left until their result is known."""
+        """Remove expired messages; those in flight stay until their result is known."""
         now_ms = self._now_ms()
-        while self._lives and self._lives[0][0] <= now_ms:
-            _, _, message = heapq.heappop(self._lives)
+        while self._expiries and self._expiries[0][0] <= now_ms:
+            _, _, message = heapq.heappop(self._expiries)
             box = self._boxes.get(message.target)
             if box is not None and message in box.messages and message not in box.in_flight:
-                self._end(box, message, Fate.EXPIRED)
+                self._end(box, message, EndReason.EXPIRED)
 
     def of(self, target: str) -> list[DeviceMessage]:
         """Return the messages that wait for a client, the next one first."""
@@ -363,7 +363,7 @@ class Mailboxes:
                 del self._dead[message.number]
                 stored = self._table.remove(message)
             else:
-                stored = self._end(box, message, Fate.PURGED)
+                stored = self._end(box, message, EndReason.PURGED)
         self._forget_unused(box)
         if stored is not None:
             await stored
@@ -379,7 +379,7 @@ class Mailboxes:
             bytes=self._bytes,
             dead=len(self._dead),
             accepted_total=self._accepted,
-            ended_total={fate.value: self._ended[fate] for fate in Fate},
+            ended_total={reason.value: self._ended[reason] for reason in EndReason},
         )
 
     def close(self) -> None:
@@ -393,11 +393,11 @@ class Mailboxes:
         self._box(message.target).add(message)
         self._waiting += 1
         self._bytes += message.size
-        heapq.heappush(self._lives, (message.expires_ms, message.number, message))
-        if len(self._lives) > 2 * self._waiting + _ENDED_MAX:
+        heapq.heappush(self._expiries, (message.expires_ms, message.number, message))
+        if len(self._expiries) > 2 * self._waiting + _ENDED_MAX:
             waiting = [each for box in self._boxes.values() for each in box.messages]
-            self._lives = [(each.expires_ms, each.number, each) for each in waiting]
-            heapq.heapify(self._lives)
+            self._expiries = [(each.expires_ms, each.number, each) for each in waiting]
+            heapq.heapify(self._expiries)
 
     def _stored(self, message: DeviceMessage, stored: asyncio.Future[None]) -> None:
         # A store that is closed takes nothing more, and the sender has no acknowledgement.
@@ -426,7 +426,7 @@ class Mailboxes:
     def _deliver(self, box: Mailbox, message: DeviceMessage) -> None:
         now_ms = self._now_ms()
         if message.expires_ms <= now_ms:
-            self._end(box, message, Fate.EXPIRED)
+            self._end(box, message, EndReason.EXPIRED)
             self._pump(box)
             return
         bag, leaving = message.outgoing(now_ms, self._utc_ms(message.expires_ms))
@@ -447,17 +447,17 @@ class Mailboxes:
     def _settle(self, box: Mailbox, message: DeviceMessage, result: SendResult) -> None:
         box.in_flight.discard(message)
         if result.kind is None:
-            self._end(box, message, Fate.SUCCESS)
+            self._end(box, message, EndReason.SUCCESS)
         elif isinstance(result, RefusedByClient) or result.kind in {
             FailureKind.REJECTED,
             FailureKind.TOO_LARGE,
         }:
-            self._end(box, message, Fate.REJECTED, result.reason)
+            self._end(box, message, EndReason.REJECTED, result.reason)
         elif message.deliveries >= self.options.deliveries_max:
             detail = f"delivered {message.deliveries} times, the last time: {result.reason}"
-            self._end(box, message, Fate.DELIVERY_COUNT_EXCEEDED, detail)
+            self._end(box, message, EndReason.DELIVERY_COUNT_EXCEEDED, detail)
         elif message.expires_ms <= self._now_ms():
-            self._end(box, message, Fate.EXPIRED)
+            self._end(box, message, EndReason.EXPIRED)
         elif result.kind not in {FailureKind.TIMEOUT, FailureKind.DISCONNECTED}:
             self._pause(box, result.retry_after_s or RETRY_S)
         self._pump(box)
@@ -473,15 +473,15 @@ class Mailboxes:
         self._forget_unused(box)
 
     def _end(
-        self, box: Mailbox, message: DeviceMessage, fate: Fate, detail: str = ""
+        self, box: Mailbox, message: DeviceMessage, reason: EndReason, detail: str = ""
     ) -> asyncio.Future[None] | None:
         """End a message; returns a future that is done once its removal is durable."""
         self._take_out(box, message)
         # Before the change of the table, so that both are in one commit.
-        self._record(message, fate, detail)
-        if fate not in DEAD:
+        self._record(message, reason, detail)
+        if reason not in DEAD:
             return self._table.remove(message)
-        message.dead, message.body = f"{fate}: {detail}", b""
+        message.dead, message.body = f"{reason}: {detail}", b""
         self._dead[message.number] = message
         self._table.bury(message)
         log.warning(
@@ -499,8 +499,8 @@ class Mailboxes:
         self._waiting -= 1
         self._bytes -= message.size
 
-    def _record(self, message: DeviceMessage, fate: Fate, detail: str) -> None:
-        self._ended[fate] += 1
-        self.newest[fate] = f"{message.target}, {message.message_id}"
-        if message.wants(fate):
-            self._report(message, fate, detail)
+    def _record(self, message: DeviceMessage, reason: EndReason, detail: str) -> None:
+        self._ended[reason] += 1
+        self.newest[reason] = f"{message.target}, {message.message_id}"
+        if message.wants(reason):
+            self._report(message, reason, detail)

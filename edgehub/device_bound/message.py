@@ -1,6 +1,6 @@
 """One message to a device or module, and what becomes of it.
 
-Owns no state. Invariant: a message that exists has a valid target, an id and an end of its life.
+Owns no state. Invariant: a message that exists has a valid target, an id and a time to live.
 
 Source: Azure IoT Hub, "Understand cloud-to-device messaging from an IoT hub" (states, delivery
 count, time to live, feedback).
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.property_bag import Properties
 
 TTL_S_MAX: Final = 48 * 3600
-"""Longest life of a message, as at Azure IoT Hub."""
+"""Longest time to live, as at Azure IoT Hub."""
 
 ACK_PROPERTY: Final = "iothub-ack"
 PRIORITY_PROPERTY: Final = "edgehub-priority"
@@ -46,8 +46,8 @@ class Origin(StrEnum):
     UPSTREAM = "upstream"  # the parent hub or the cloud
 
 
-class Fate(StrEnum):
-    """What became of a message here; but for `MOVED` the words of Azure IoT Hub's feedback."""
+class EndReason(StrEnum):
+    """Why a message has left this hub; but for `MOVED` the words of Azure IoT Hub's feedback."""
 
     SUCCESS = "Success"
     EXPIRED = "Expired"
@@ -58,13 +58,13 @@ class Fate(StrEnum):
     MOVED = "Moved"  # to the hub that owns the device, which informs the sender
 
 
-DEAD: Final = frozenset({Fate.DELIVERY_COUNT_EXCEEDED, Fate.REJECTED})
-"""Fates after which a message is kept as a dead letter."""
+DEAD: Final = frozenset({EndReason.DELIVERY_COUNT_EXCEEDED, EndReason.REJECTED})
+"""Reasons for which a message is kept as a dead letter."""
 
 _WANTED: Final = {
-    "positive": frozenset({Fate.SUCCESS}),
-    "negative": frozenset(Fate) - {Fate.SUCCESS, Fate.MOVED},
-    "full": frozenset(Fate) - {Fate.MOVED},
+    "positive": frozenset({EndReason.SUCCESS}),
+    "negative": frozenset(EndReason) - {EndReason.SUCCESS, EndReason.MOVED},
+    "full": frozenset(EndReason) - {EndReason.MOVED},
 }
 ACKS: Final = ("none", *_WANTED)
 
@@ -82,7 +82,7 @@ class DeviceMessage:
         priority: 0 to 9, or the default one behind them.
         origin: Who sent it.
         enqueued_ms: Hub time at which it was stored.
-        expires_ms: Hub time at which its life ends.
+        expires_ms: Hub time at which it expires.
         number: Order of arrival; 0 = it is not stored yet.
         deliveries: How often it was written to its client.
         dead: Why it will not be sent any more, None = it waits.
@@ -113,10 +113,10 @@ class DeviceMessage:
         """Return the device that it is for, or whose module it is for."""
         return self.target.partition("/")[0]
 
-    def wants(self, fate: Fate) -> bool:
+    def wants(self, reason: EndReason) -> bool:
         """Return whether its sender wants to be informed of what became of it."""
         ack = self.properties.get(ACK_PROPERTY) or self.system.get("ack") or ""
-        return fate in _WANTED.get(ack, ())
+        return reason in _WANTED.get(ack, ())
 
     def header(self) -> bytes:
         """Return id and properties as they are stored.
@@ -131,7 +131,7 @@ class DeviceMessage:
 
         Args:
             now_ms: Hub time.
-            expires_utc_ms: UTC of the end of its life, None = it is not known.
+            expires_utc_ms: UTC at which it expires, None = it is not known.
         """
         system = {
             **self.system,
@@ -192,13 +192,15 @@ def utc_text(utc_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def feedback_record(message: DeviceMessage, fate: Fate, detail: str, utc_ms: int) -> dict[str, Any]:
+def feedback_record(
+    message: DeviceMessage, reason: EndReason, detail: str, utc_ms: int
+) -> dict[str, Any]:
     """Return what a sender is informed of, in the form of Azure IoT Hub's feedback."""
     device_id, _, module_id = message.target.partition("/")
     record = {
         "originalMessageId": message.message_id,
-        "statusCode": fate.value,
-        "description": detail or fate.value,
+        "statusCode": reason.value,
+        "description": detail or reason.value,
         "enqueuedTimeUtc": utc_text(utc_ms),
         "deviceId": device_id,
     }

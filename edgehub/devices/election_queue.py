@@ -82,7 +82,7 @@ class ElectionQueue:
                 return
             waiting = self._waiting[message.device_id] = deque()
             self._tasks.create_task(
-                self._work(message.device_id, waiting), name=f"intake[{message.device_id}]"
+                self._work(message.device_id, waiting), name=f"election-queue[{message.device_id}]"
             )
         waiting.append((message, sequence, settle, token))
 

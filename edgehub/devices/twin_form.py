@@ -21,7 +21,7 @@ from edgehub.devices.source import (
     SessionState,
 )
 from edgehub.errors import ConfigError
-from edgehub.lora.device import DeviceDescription, DeviceFormError, describe
+from edgehub.lora.device import DeviceDescription, DeviceFormError, parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ def read_desired(device_id: str, desired: Mapping[str, Any]) -> TwinDevice | Non
     relaxed = desired.get("ABPRelaxMode", True)
     members["relaxed_counters"] = str(relaxed).lower() != "false"
     try:
-        description = describe({**members, "dev_eui": device_id})
+        description = parse_device({**members, "dev_eui": device_id})
     except DeviceFormError as exc:
         text = str(exc)
         for name, own in names.items():
@@ -140,7 +140,7 @@ def session_of(device: TwinDevice, reported: Mapping[str, Any], kept: SessionSta
     members = {own: reported[name] for name, own in _REPORTED.items() if name in reported}
     device_id = description.dev_eui
     try:
-        former = describe({**members, "dev_eui": device_id})
+        former = parse_device({**members, "dev_eui": device_id})
     except DeviceFormError as exc:
         raise DeviceSourceError(device_id, f"its reported session cannot be used: {exc}") from exc
     assert former.session is not None, "its keys are there"

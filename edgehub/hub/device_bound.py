@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.device_bound.handover import Handover
-from edgehub.device_bound.intake import TOPICS, DeviceMessageIntake
 from edgehub.device_bound.mailboxes import Mailboxes, MailboxOptions
 from edgehub.device_bound.message import (
     FEEDBACK_TYPE,
-    Fate,
+    EndReason,
     Origin,
     QueueDepthExceededError,
     feedback_record,
     milliseconds_left,
     split_priority,
 )
+from edgehub.device_bound.request_handler import TOPICS, DeviceMessageHandler
 from edgehub.device_bound.table import DeviceMessageTable
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.hub.part import Part
@@ -98,7 +98,7 @@ class DeviceBoundPart(Part):
                 clock=clock,
             )
         listener.follow(ClientTopic.MESSAGES, self._mailboxes.listening)
-        listener.handle(TOPICS, DeviceMessageIntake(self._mailboxes))
+        listener.handle(TOPICS, DeviceMessageHandler(self._mailboxes))
 
     @property
     def mailboxes(self) -> Mailboxes:
@@ -110,7 +110,7 @@ class DeviceBoundPart(Part):
         await self._mailboxes.load()
 
     async def run(self) -> None:
-        """End lives, and hand messages on to other hubs, until cancelled."""
+        """Remove expired messages, and hand messages on to other hubs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._mailboxes.run(), name="mailboxes")
             if self._handover is not None:
@@ -198,21 +198,21 @@ class DeviceBoundPart(Part):
         ended = self._mailboxes.statistics().ended_total
         return [
             Loss(
-                key=("device_bound", fate.value),
-                total=ended[fate.value],
+                key=("device_bound", reason.value),
+                total=ended[reason.value],
                 what="to a device {was} not delivered",
                 why=why,
-                example=self._mailboxes.newest[fate],
+                example=self._mailboxes.newest[reason],
                 hint=hint,
                 event="device_bound.messages_lost",
-                fields={"fate": fate.value, "newest": self._mailboxes.newest[fate]},
+                fields={"reason": reason.value, "newest": self._mailboxes.newest[reason]},
             )
-            for fate, (why, hint) in _LOSSES.items()
+            for reason, (why, hint) in _LOSSES.items()
         ]
 
-    def _report(self, message: DeviceMessage, fate: Fate, detail: str) -> None:
+    def _report(self, message: DeviceMessage, reason: EndReason, detail: str) -> None:
         now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
-        body = orjson.dumps([feedback_record(message, fate, detail, now_ms)])
+        body = orjson.dumps([feedback_record(message, reason, detail, now_ms)])
         system: Properties = {"contentType": FEEDBACK_TYPE, "contentEncoding": "utf-8"}
         feedback = Message(self._hub_id, None, "/messages/", {}, system, body)
         self._router.offer(feedback, ignore_result, 0)
@@ -228,14 +228,14 @@ def _options(settings: DeviceBoundSettings) -> MailboxOptions:
 
 
 _LOSSES: Final = {
-    Fate.QUEUE_DEPTH_EXCEEDED: (
+    EndReason.QUEUE_DEPTH_EXCEEDED: (
         "because as many wait as may (device_bound.waiting_max and bytes_max)",
         "edgehub device messages DEVICE lists them, edgehub device purge removes them",
     ),
-    Fate.DELIVERY_COUNT_EXCEEDED: (
+    EndReason.DELIVERY_COUNT_EXCEEDED: (
         "because it was never acknowledged (device_bound.deliveries_max)",
         "edgehub device messages DEVICE lists dead letters",
     ),
-    Fate.REJECTED: ("because the client rejected it", ""),
-    Fate.EXPIRED: ("before the end of {their} time to live", ""),
+    EndReason.REJECTED: ("because the client rejected it", ""),
+    EndReason.EXPIRED: ("before the end of {their} time to live", ""),
 }

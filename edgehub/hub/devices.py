@@ -149,7 +149,7 @@ class DevicesPart(Part):
             devices_max=affinity.devices_max,
         )
         self._submit: Submit = self.queues.submitter(router.submit)
-        self._intake = ElectionQueue(
+        self._election_queue = ElectionQueue(
             self._devices,
             self._submit,
             frames=self.frames,
@@ -261,7 +261,7 @@ class DevicesPart(Part):
             # A topic of a broker that names no sender, for example: it is no device's.
             self._submit(message, settle, token)
         else:
-            self._intake.submit(message, settle, token)
+            self._election_queue.submit(message, settle, token)
 
     def control(self, sessions: DeviceSessions) -> UpstreamSessions:
         """Return what decides over which of an endpoint's sessions rows leave, and when."""
@@ -306,7 +306,7 @@ class DevicesPart(Part):
             **asdict(statistics),
             "owned": self._flags.count(Ownership.OWNER),
             "lost": self._flags.count(Ownership.LOSER),
-            "waiting_messages": self._intake.waiting if self.elects else 0,
+            "waiting_messages": self._election_queue.waiting if self.elects else 0,
         }
         if self._reader is not None:
             document["notices_unreachable_s"] = self._reader.unreachable_s()

@@ -139,7 +139,7 @@ class DeviceDescription:
         return bool(self.profile.app_key)
 
 
-def describe(members: Mapping[str, str | int | bool | None]) -> DeviceDescription:
+def parse_device(members: Mapping[str, str | int | bool | None]) -> DeviceDescription:
     """Check the members of a device, by the names of the columns of an import.
 
     Raises:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.lora.device import DeviceDescription, DeviceFormError, describe
+from edgehub.lora.device import DeviceDescription, DeviceFormError, parse_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +86,7 @@ def parse_devices(text: str) -> list[DeviceDescription]:
     is_json = text.lstrip()[:1] in ("{", "[")
     for entry in _json_entries(text) if is_json else _csv_entries(text):
         try:
-            device = describe(entry.members)
+            device = parse_device(entry.members)
         except DeviceFormError as error:
             faults.append(f"{entry.place}: {error}")
             continue

@@ -43,7 +43,7 @@ class SentMessage(TypedDict):
     """A message that is stored for a device or module.
 
     Attributes:
-        expires: When its life ends, UTC.
+        expires: When it expires, UTC.
         waiting: Messages that wait here for this client now.
         owner: Hub that speaks for the device, and gets the message next; null = this hub, or none
             is known now.

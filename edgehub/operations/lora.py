@@ -20,7 +20,7 @@ from edgehub.lora.device import (
     DeviceDescription,
     DeviceFormError,
     MacVersion,
-    describe,
+    parse_device,
 )
 from edgehub.lora.device_import import COLUMNS, parse_devices
 from edgehub.lora.identifiers import eui_text, parse_eui
@@ -163,7 +163,7 @@ class LorawanDeviceOperations:
         members = {name: arguments.get(name) for name in COLUMNS}
         members["relaxed_counters"] = not arguments.get("strict_counters")
         try:
-            description = describe(members)
+            description = parse_device(members)
         except DeviceFormError as error:
             raise ArgumentError(str(error)) from error
         async with self._writing:

@@ -75,7 +75,7 @@ class WaitingMessage(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedMessage:
+class DirectMessage:
     """A message to a device that always listens; implements `WaitingMessage`."""
 
     message: Message
@@ -109,7 +109,7 @@ class WaitingMessages(Protocol):
     def take(self, target: str) -> WaitingMessage | None:
         """Return the next message for a device that listens now, None = there is none."""
 
-    def carry(self, target: str, send: SendToDevice) -> None:
+    def send_by(self, target: str, send: SendToDevice) -> None:
         """Send messages as they come: the device always listens."""
 
 

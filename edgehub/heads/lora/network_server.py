@@ -20,7 +20,7 @@ from edgehub.devices.affinity.outcome import Result
 from edgehub.devices.faults import DeviceError, DeviceNotOwnedError, DeviceUnknownError
 from edgehub.devices.request_queue import RequestKind
 from edgehub.devices.source import RADIO_ADDRESS
-from edgehub.heads.lora.answers import Answers, CarriedMessage
+from edgehub.heads.lora.answers import Answers, DirectMessage
 from edgehub.heads.lora.downlinks import Downlinks
 from edgehub.heads.lora.joins import JoinServer
 from edgehub.heads.lora.radio_control import RadioControl
@@ -141,7 +141,7 @@ class NetworkServer:
 
     def always_listens(self, device_id: str) -> None:
         """Send messages to a device of class C as they come."""
-        self._messages.carry(device_id, self._send_now)
+        self._messages.send_by(device_id, self._send_now)
 
     async def ask(self, device_id: str, command: MacCommand) -> dict[str, Any]:
         """Ask a device with its next answers; returns what waits and what it has answered.
@@ -297,7 +297,7 @@ class NetworkServer:
         written: Callable[[], None],
     ) -> None:
         del bag, dup  # MQTT's
-        waiting = CarriedMessage(message=message, settle=settle, written=written)
+        waiting = DirectMessage(message=message, settle=settle, written=written)
 
         async def send() -> None:
             try:

@@ -8,7 +8,7 @@ import pytest
 
 from edgehub.clock import ManualClock
 from edgehub.device_bound.handover import Handover
-from edgehub.device_bound.message import Fate, Origin
+from edgehub.device_bound.message import EndReason, Origin
 from edgehub.devices.affinity.flags import (
     Cause,
     Flags,
@@ -113,7 +113,7 @@ async def test_messages_go_to_the_owner_with_all_that_they_have():
     await fleet.a.handover.look()
     assert (fleet.a.waiting(), fleet.a.waiting("d/mod")) == ([], [])
     assert fleet.a.table.rows == {}
-    assert fleet.a.ended == {Fate.MOVED: 3}
+    assert fleet.a.ended == {EndReason.MOVED: 3}
     assert fleet.b.waiting() == [b"\xff1", b"2"]
     assert fleet.b.waiting("d/mod") == [b"m"]
     first = fleet.b.mailboxes.of("d")[0]

@@ -9,7 +9,7 @@ import pytest
 from edgehub.device_bound.mailbox import IN_FLIGHT_MAX
 from edgehub.device_bound.mailboxes import RETRY_S
 from edgehub.device_bound.message import (
-    Fate,
+    EndReason,
     Origin,
     QueueDepthExceededError,
     feedback_record,
@@ -114,7 +114,7 @@ async def test_a_late_acknowledgement_counts_as_a_delivery_of_which_there_are_te
         bench.settle(LATE)
     assert len(bench.sent) == 10
     assert bench.ended == {"DeliveryCountExceeded": 1}
-    assert bench.reports == [("x", Fate.DELIVERY_COUNT_EXCEEDED)]
+    assert bench.reports == [("x", EndReason.DELIVERY_COUNT_EXCEEDED)]
     [dead] = bench.mailboxes.dead("d")
     assert dead.dead.startswith("DeliveryCountExceeded: delivered 10 times")
     assert bench.mailboxes.of("d") == []
@@ -127,7 +127,7 @@ async def test_a_client_that_says_no_rejects_the_message():
     await bench.put(b"x", ack="full")
     bench.settle(NO)
     assert bench.ended == {"Rejected": 1}
-    assert bench.reports == [("x", Fate.REJECTED)]
+    assert bench.reports == [("x", EndReason.REJECTED)]
 
 
 async def test_a_failure_of_the_connection_pauses_the_client_alone():
@@ -158,7 +158,7 @@ async def test_lives_end_where_the_message_is_not_in_flight():
     await bench.clock.advance(10)
     bench.mailboxes.expire()
     assert bench.ended == {"Expired": 1}
-    assert bench.reports == [("short", Fate.EXPIRED)]
+    assert bench.reports == [("short", EndReason.EXPIRED)]
     await bench.listen()
     assert bench.bodies == [b"default", b"long"]
     await bench.clock.advance(48 * 3600)
@@ -175,9 +175,9 @@ async def test_lives_end_where_the_message_is_not_in_flight():
     [
         (None, []),
         ("none", []),
-        ("positive", [Fate.SUCCESS]),
-        ("negative", [Fate.PURGED]),
-        ("full", [Fate.SUCCESS, Fate.PURGED]),
+        ("positive", [EndReason.SUCCESS]),
+        ("negative", [EndReason.PURGED]),
+        ("full", [EndReason.SUCCESS, EndReason.PURGED]),
         ("nonsense", []),
     ],
 )
@@ -190,7 +190,7 @@ async def test_the_sender_is_informed_as_it_asked(ack, informed):
     bench.mailboxes.listening("d", False)
     await bench.put(b"2", ack=ack)
     assert await bench.mailboxes.purge("d", None, dead=False) == 1
-    assert [fate for _, fate in bench.reports] == informed
+    assert [reason for _, reason in bench.reports] == informed
 
 
 async def test_a_full_queue_refuses_and_says_so():
@@ -203,7 +203,7 @@ async def test_a_full_queue_refuses_and_says_so():
     await bench.put(b"4", "e")
     with pytest.raises(QueueDepthExceededError, match="bytes wait for all"):
         await bench.put(bytes(9_000).replace(b"\0", b"x"), "e")
-    assert bench.reports == [("3", Fate.QUEUE_DEPTH_EXCEEDED)]
+    assert bench.reports == [("3", EndReason.QUEUE_DEPTH_EXCEEDED)]
     assert bench.ended == {"QueueDepthExceeded": 2}
     assert len(bench.table.rows) == 3
 
@@ -278,7 +278,7 @@ async def test_what_has_ended_is_not_remembered():
         bench.settle(DELIVERED)
         bench.mailboxes.listening(target, False)
         bench.sent.clear()
-    assert len(bench.mailboxes._lives) < 1100  # noqa: SLF001 - memory shows nowhere else
+    assert len(bench.mailboxes._expiries) < 1100  # noqa: SLF001 - memory shows nowhere else
     assert bench.mailboxes._boxes == {}  # noqa: SLF001 - likewise
 
 
@@ -301,7 +301,7 @@ async def test_feedback_has_the_form_of_iot_hub():
     """The original id, a word for what happened, and whom it was for."""
     bench = MailboxBench()
     message = await bench.put(b"x", "d/m")
-    assert feedback_record(message, Fate.EXPIRED, "", 1000) == {
+    assert feedback_record(message, EndReason.EXPIRED, "", 1000) == {
         "originalMessageId": "x",
         "statusCode": "Expired",
         "description": "Expired",

@@ -89,7 +89,7 @@ class Head:
         self.stalled: list[Callable[[], None]] | None = None
         """Commits that wait for the disk, None = it is well."""
         self.devices = hub.devices
-        self.intake = ElectionQueue(
+        self.queue = ElectionQueue(
             hub.devices,
             self.store,
             frames=self,
@@ -139,7 +139,7 @@ class Head:
         """Hand in messages at once."""
         for message in messages:
             self._tokens += 1
-            self.intake.submit(message, self.settled.__setitem__, self._tokens)
+            self.queue.submit(message, self.settled.__setitem__, self._tokens)
 
     def frames(self) -> dict[str, int]:
         """Return the numbered messages by what became of them."""
@@ -183,7 +183,7 @@ def test_messages_of_a_device_keep_their_order():
         assert [text for text in head.texts if text != "x"] == ["a", "b", "c", "d"]
         assert head.texts.index("x") < head.texts.index("b"), "others do not wait"
         assert head.settled == dict.fromkeys(range(1, 6))
-        assert head.intake.waiting == 0
+        assert head.queue.waiting == 0
 
     with_a_head(test)
 
@@ -289,7 +289,7 @@ def test_what_waits_behind_one_that_failed_fails_with_it():
         refused = Refusal.UNAVAILABLE
         assert head.settled == {1: refused, 2: refused, 3: None, 4: refused}
         assert head.texts == ["unnumbered"]
-        assert head.intake.waiting == 0
+        assert head.queue.waiting == 0
         assert head.frames() == {"coordinator_unreachable": 3}
         head.hand_in(*burst)
         await world.clock.sleep(20)
@@ -327,7 +327,7 @@ def test_a_turn_ends_before_the_commit():
         assert device.session.f_cnt_up == 3
         assert device.queue.is_idle
         assert not device.is_idle, "it must not be evicted while it is committed"
-        assert head.intake.waiting == 0
+        assert head.queue.waiting == 0
         assert head.settled == {1: None}
         head.go_on()
         await world.clock.sleep(1)
@@ -386,7 +386,7 @@ def test_a_device_that_begins_again_holds_its_turn_until_that_is_written():
         head.stalled = []
         head.hand_in(a_message(0, body=b"a"), a_message(1, body=b"b"))
         await world.clock.sleep(5)
-        assert head.intake.waiting == 2
+        assert head.queue.waiting == 2
         assert await written(world) == 100
         head.go_on()
         await world.clock.sleep(1)
@@ -427,7 +427,7 @@ def test_a_hub_that_fails_leaves_no_caller_without_an_answer():
     async def test(world, head):
         head.hand_in(a_message(1), a_message(2))
         await world.clock.sleep(0.05)
-        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "intake[d]"]
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "election-queue[d]"]
         task.cancel()
         await world.clock.sleep(5)
         assert head.settled == {1: Refusal.CLOSED, 2: Refusal.CLOSED}

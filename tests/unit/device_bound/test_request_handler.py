@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.device_bound.intake import TOPICS, DeviceMessageIntake
 from edgehub.device_bound.message import split_priority
+from edgehub.device_bound.request_handler import TOPICS, DeviceMessageHandler
 from edgehub.devices.identity_file import Identity
 from edgehub.devices.ids import split_sender
 from edgehub.heads.mqtt.requests import ClientRequest, RequestRefusal
@@ -55,10 +55,10 @@ def test_no_topic_reaches_a_device_without_the_right(topic, rights, signed_in):
     identity = Identity(id="client", publish=rights) if signed_in else None
     client = SignedInClient(id="client", identity=identity, scope=re.compile(".*"), model_id=None)
     mailboxes, settled = Mailboxes(), []
-    intake = DeviceMessageIntake(mailboxes)
+    handler = DeviceMessageHandler(mailboxes)
     if TOPICS.match(topic.encode()) is None:
         return
-    intake(ClientRequest(client, topic, b"", None, intake), lambda *told: settled.append(told), 1)
+    handler(ClientRequest(client, topic, b"", None, handler), lambda *told: settled.append(told), 1)
     if mailboxes.targets:
         assert (signed_in, rights, mailboxes.targets) == (True, RIGHTS[-1], ["press-1"])
         assert settled == []
@@ -72,8 +72,8 @@ def test_a_target_is_always_an_id(topic):
     identity = Identity(id="client", publish=("devices/#",))
     client = SignedInClient(id="client", identity=identity, scope=None, model_id=None)
     mailboxes = Mailboxes()
-    intake = DeviceMessageIntake(mailboxes)
-    intake(ClientRequest(client, topic, b"", None, intake), lambda *_: None, 1)
+    handler = DeviceMessageHandler(mailboxes)
+    handler(ClientRequest(client, topic, b"", None, handler), lambda *_: None, 1)
     assert all(split_sender(target) is not None for target in mailboxes.targets)
 
 

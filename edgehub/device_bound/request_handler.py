@@ -32,7 +32,7 @@ _TOPIC: Final = re.compile(
 _DIALECT: Final = "devices/"
 
 
-class DeviceMessageIntake:
+class DeviceMessageHandler:
     """Takes messages to devices from clients; implements `RequestHandler`.
 
     Args:
