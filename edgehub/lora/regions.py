@@ -205,9 +205,12 @@ AS923_1: Final = Region(
 def _as923(number: int, offset_hz: int, range_hz: tuple[int, int]) -> Region:
     """Return a group of AS923: its two channels are those of the first group, moved.
 
-    Sources: AS923_FREQ_OFFSET gives channels and RX2; ChirpStack's `region_as923_2.toml` and
-    `_3.toml` of 2026 have the same frequencies. RX2 has DR2 in all groups, where the file of group
-    2 has DR0. The ranges were not compared with the regional parameters. The five further channels
+    Sources, by figure. Channels and frequency of RX2: AS923_FREQ_OFFSET of RP002; ChirpStack's
+    `region_as923_2.toml` and `_3.toml` of 2026, and RadioLib's `LoRaWANBands.cpp` for all groups.
+    RX2 at DR2, payloads, power steps: `as_923_rp2_v1_0_4.go` of The Things Stack, which has the
+    same for all groups (ChirpStack's file of group 2 has DR0). Ranges: RP002 for group 2 (920 to
+    923 MHz, quoted in issue 6625 of The Things Stack), RadioLib for group 4; that of group 3 lies
+    within RadioLib's 915 to 928 MHz and was compared with nothing closer. The five further channels
     are ours: the plan leaves them to the operator.
     """
     first = AS923_1.join_channels_hz[0] + offset_hz
@@ -226,8 +229,9 @@ AS923_2: Final = _as923(2, -1_800_000, (920_000_000, 923_000_000))
 AS923_3: Final = _as923(3, -6_600_000, (915_000_000, 921_000_000))
 AS923_4: Final = _as923(4, -5_900_000, (917_000_000, 920_000_000))
 
-# Source: ChirpStack's `kr920.rs` of 2026 for channels, RX2, payloads and power steps. The range and
-# the four further channels were not compared with the regional parameters.
+# Sources, by figure. Channels, RX2, payloads, power steps, offsets of RX1: `kr920.rs` of ChirpStack
+# (2026) and `kr_920_923_rp2_v1_0_4.go` of The Things Stack. Range: RadioLib's `LoRaWANBands.cpp`.
+# The four further channels are ours: the plan leaves them to the operator.
 KR920: Final = Region(
     name="KR920",
     station_name="KR920",
