@@ -90,6 +90,7 @@ class SessionOptions:
         connect_timeout_s: For all of the opening.
         ack_timeout_s: After so long without a confirmation the session is closed.
         properties: Those of MQTT 5 that rows are published with, None = none.
+        takes_modules: Whether the peer takes messages of modules over sessions of their devices.
     """
 
     host: str
@@ -107,6 +108,7 @@ class SessionOptions:
     connect_timeout_s: float = 10.0
     ack_timeout_s: float = 60.0
     properties: RowProperties | None = None
+    takes_modules: bool = True
 
 
 class DeviceSession:

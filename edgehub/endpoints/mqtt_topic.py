@@ -47,12 +47,22 @@ class IotHubTopics:
 
     Args:
         leaving: Returns a message as it may leave for the peer.
+        only: The one sender that the peer takes over this session, None = it takes others too.
+        modules: Whether the peer takes messages of modules over sessions of their devices.
     """
 
-    __slots__ = ("_leaving", "_prefixes")
+    __slots__ = ("_leaving", "_modules", "_only", "_prefixes")
 
-    def __init__(self, leaving: Callable[[Message], Message] = outgoing) -> None:
+    def __init__(
+        self,
+        leaving: Callable[[Message], Message] = outgoing,
+        *,
+        only: str | None = None,
+        modules: bool = True,
+    ) -> None:
         self._leaving = leaving
+        self._only = only
+        self._modules = modules
         self._prefixes: dict[tuple[str, str | None], str] = {}
 
     def topic(self, row: Row) -> bytes:
@@ -68,6 +78,16 @@ class IotHubTopics:
             if name is not None and (not name or _UNSAFE.search(name.replace("%", ""))):
                 msg = f"{kind} id {name!a} cannot stand in a topic"
                 raise TopicError(msg)
+        sender = device_id if module_id is None else f"{device_id}/{module_id}"
+        if self._only not in {None, sender}:
+            msg = (
+                f"the peer takes messages of {self._only} alone over this session, and this is one"
+                f" of {sender}; identity = device gives each device its own"
+            )
+            raise TopicError(msg)
+        if module_id is not None and not self._modules:
+            msg = f"the peer takes no messages of modules over sessions of devices, as of {sender}"
+            raise TopicError(msg)
         module = "" if module_id is None else f"/modules/{module_id}"
         prefix = f"devices/{device_id}{module}/messages/events/"
         if len(self._prefixes) >= _PREFIXES_MAX:

@@ -318,6 +318,7 @@ class EndpointFactory:
                 keep_alive_s=options.keep_alive_s,
                 ack_timeout_s=options.ack_timeout_s,
                 properties=self._properties(options),
+                takes_modules=not is_azure(options.host),
             ),
             on_behalf=options.on_behalf,
             clock=self._clock,
@@ -395,7 +396,7 @@ class EndpointFactory:
         elif options.batches:
             topics = BatchTopic(client_id, compress=compress)
         else:
-            topics = IotHubTopics(leaving)
+            topics = IotHubTopics(leaving, only=client_id if is_azure(options.host) else None)
         if not options.batches:
             return SingleRows(topics, options.row_bytes_max, self._properties(options))
         return BatchedRows(

@@ -110,3 +110,31 @@ async def test_telemetry_goes_up_in_the_name_of_its_device(tmp_path: Path, azure
                 await azure.until(lambda: azure.events)
                 event = azure.events.pop()
                 assert (event.sender, event.properties["kind"]) == (device_id, "alarm")
+
+
+@pytest.mark.parametrize(
+    ("sessions", "sender", "said"),
+    [
+        (False, "d1", "messages of gw alone"),
+        (False, "gw/m1", "messages of gw alone"),
+        (True, "d1/m1", "no messages of modules"),
+    ],
+)
+async def test_what_the_cloud_would_close_over_is_not_sent(
+    tmp_path: Path, azure: IotHub, sessions: bool, sender: str, said: str
+) -> None:
+    """It is a dead letter that says why, and the way of others stays open."""
+    link = azure.upstream(tmp_path, sessions=sessions)
+    async with (
+        running_hub(tmp_path, upstream=link, routes=ROUTES) as hub,
+        twin_client(hub.mqtt_port, sender) as client,
+        twin_client(hub.mqtt_port, "gw") as gateway,
+    ):
+        topic = f"devices/{sender.replace('/', '/modules/')}/messages/events/"
+        client.client.publish(topic, b"{}")
+        await hub.until(lambda: any("dead letter" in each for each in hub.hub.status()["warnings"]))
+        [dead] = (await hub.call("dead list"))["dead_letters"]
+        assert said in dead["reason"]
+        gateway.client.publish("devices/gw/messages/events/", b"{}")
+        await azure.until(lambda: azure.events)
+    assert azure.clients["gw"].connects == 1
