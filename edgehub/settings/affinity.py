@@ -32,22 +32,23 @@ class AffinitySettings(Section):
         default=400,
         ge=0,
         le=10_000,
-        description="What a hub that lost a device waits before it asks for it; 0 = no wait.",
+        description="How long a hub that does not own a device waits before it takes part in the "
+        "election for one of its messages; 0 = no wait.",
     )
     deduplication: Literal["drop", "mark", "none"] = Field(
         default="drop",
-        description="Of a message that several hubs hear: one sends it; all do, later ones marked; "
-        "all do.",
+        description="What happens to a message that several hubs receive: drop = one hub sends it; "
+        "mark = all send it, and the later ones are marked; none = all send it.",
     )
     keep_alive_s: Whole = Field(
         default=0,
         ge=0,
         le=86_400,
-        description="Idle time after which a device's own connection closes, at least 60; "
-        "0 = never.",
+        description="Time without a message after which a device's own session upstream is closed, "
+        "at least 60; 0 = never.",
     )
     answer_timeout_s: Real = Field(
-        default=10, gt=0, le=60, description="The coordinator's time for an answer."
+        default=10, gt=0, le=60, description="Longest wait for an answer of the coordinator."
     )
     devices_max: Whole = Field(
         default=10_000, ge=1, le=1_000_000, description="Devices in memory at once."

@@ -90,13 +90,15 @@ class BrokerSettings(Section):
         default=1000,
         ge=1,
         le=65_535,
-        description="Messages on their way to the disk at most; with 3.1.1 the broker decides.",
+        description="Messages of the broker that are not on disk yet, at most; with 3.1.1 the "
+        "broker decides.",
     )
     backlog_bytes_max: Whole = Field(
         default=16 * 2**20,
         ge=2**20,
         le=2**30,
-        description="Their size; what is beyond it stays at the broker.",
+        description="Size of messages of the broker that are not on disk yet; further ones stay at "
+        "the broker.",
     )
     message_bytes_max: Whole = Field(
         default=262_144,
@@ -110,7 +112,8 @@ class BrokerSettings(Section):
     share_group: OptionalText = Field(
         default=None,
         pattern=r"^[^/+#\x00]{1,128}$",
-        description="Of the hubs with the same group each message for routes reaches one.",
+        description="Name of a group of hubs; of each message that routes take, one hub of the "
+        "group gets a copy.",
         examples=["hubs"],
     )
     devices: tuple[SenderPatternText, ...] = Field(

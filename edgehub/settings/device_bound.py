@@ -29,7 +29,7 @@ class DeviceBoundSettings(Section):
         default=3600,
         ge=1,
         le=48 * 3600,
-        description="How long a message waits whose sender names no time, at most 48 hours.",
+        description="Time to live of a message whose sender names none; at most 48 hours.",
     )
     deliveries_max: Whole = Field(
         default=10,

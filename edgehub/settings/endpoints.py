@@ -63,7 +63,7 @@ MqttVersion = Literal["auto", "5", "3.1.1"]
 # others.
 InFlightMax = Annotated[
     int,
-    Field(ge=1, le=65_535, description="Unconfirmed messages, whatever the link takes."),
+    Field(ge=1, le=65_535, description="Messages sent and not confirmed yet, at most."),
     NUMBER,
 ]
 KeepAlive = Annotated[
@@ -90,7 +90,11 @@ class EndpointSettings(LinkSettings):
     )
     max_age_s: Whole = Field(default=0, ge=0, description="Dead letter after this age; 0 = never.")
     head_of_line_ms: Whole = Field(
-        default=500, ge=10, le=60_000, description="What an alarm may wait behind sent bytes."
+        default=500,
+        ge=10,
+        le=60_000,
+        description="Longest time that a message of the best priority waits behind bytes that were "
+        "sent before.",
     )
     aging_s: Whole = Field(
         default=0,
@@ -127,7 +131,7 @@ class MqttEndpointSettings(EndpointSettings):
         default=3600,
         ge=60,
         le=30 * 86_400,
-        description="How long a signature holds; at four fifths of it the hub connects again.",
+        description="Lifetime of a signature; the hub connects again after four fifths of it.",
     )
     topic: OptionalText = Field(
         default=None,
@@ -224,14 +228,16 @@ class MqttEndpointSettings(EndpointSettings):
         default=65_536,
         ge=1024,
         le=2**20,
-        description="Their records before compression; a larger message goes alone.",
+        description="Size of the records in one payload before compression; a larger message is "
+        "sent alone.",
         json_schema_extra={"x-needs": "batch"},
     )
     batch_linger_ms: Whole = Field(
         default=0,
         ge=0,
         le=3_600_000,
-        description="After a payload that emptied a queue, its next one; never priority 0.",
+        description="How long to wait for further messages after a payload that emptied its queue; "
+        "priority 0 never waits.",
         json_schema_extra={"x-needs": "batch"},
     )
 
@@ -346,7 +352,8 @@ class HttpEndpointSettings(EndpointSettings):
         default=2**20,
         ge=1024,
         le=64 * 2**20,
-        description="Largest body of a request; a larger message goes alone.",
+        description="Size of the records in one payload before compression; a larger message is "
+        "sent alone.",
     )
     requests_max: Whole = Field(
         default=8,

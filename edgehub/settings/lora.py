@@ -39,13 +39,16 @@ class LoraSettings(Section):
     key_file: ServerKeyFile = None
     client_ca_file: OptionalFile = Field(
         default=None,
-        description="Stations show a certificate of one of these authorities, and its common name "
-        "is the station's id.",
+        description="Authorities of client certificates that stations must show; the common "
+        "name of a certificate is the station's id.",
         examples=["/etc/edgehub/stations-ca.pem"],
     )
     region: RegionName = Field(default="EU868", description="Regional plan of the stations.")
     sub_band: Whole = Field(
-        default=2, ge=1, le=8, description="Which eight channels they hear in US915 or AU915."
+        default=2,
+        ge=1,
+        le=8,
+        description="Sub-band of eight channels that the stations use in US915 or AU915.",
     )
     net_id: Whole = Field(
         default=0,
@@ -67,12 +70,13 @@ class LoraSettings(Section):
         default=10,
         ge=0,
         le=30,
-        description="What their signal keeps above the least that stations need.",
+        description="Signal-to-noise ratio in dB that is kept in reserve above what a data rate "
+        "needs.",
     )
     join_resend: bool = Field(
         default=False,
-        description="Answer a join request again that has been answered, until data come from the "
-        "device; else its nonce is refused as used.",
+        description="Answer a repeated join request with the same accept until the device has sent "
+        "data; otherwise its nonce is refused as used.",
     )
     stations: tuple[StationId, ...] = Field(
         default=(),
@@ -81,17 +85,19 @@ class LoraSettings(Section):
     )
     listen_only: tuple[StationId, ...] = Field(
         default=(),
-        description="Those of them that send nothing: devices are answered through others.",
+        description="Stations, of those in `stations`, that send nothing; devices are answered "
+        "through others.",
         examples=[["B827EBFFFE654321"]],
     )
     no_joins: tuple[StationId, ...] = Field(
         default=(),
-        description="Those of them whose join requests are not taken: devices join through others.",
+        description="Stations, of those in `stations`, whose join requests are ignored; devices "
+        "join through others.",
         examples=[["B827EBFFFE654321"]],
     )
     token_file: OptionalFile = Field(
         default=None,
-        description="File with what stations have to send as the header `Authorization`.",
+        description="File with the value of the header `Authorization` that stations must send.",
         examples=["credential:station-token"],
     )
 

@@ -118,22 +118,34 @@ class EntitySettings(Section):
         default=100,
         ge=0,
         le=1_000_000,
-        description="Measurements, events and alarms held before a registration; the oldest goes.",
+        description="Measurements, events and alarms that are held for an entity that is not "
+        "registered; beyond it the oldest is dropped.",
     )
     telemetry_cache_scope: Literal["entity", "global"] = Field(
-        default="entity", description="Whether that many are held for each entity or for all."
+        default="entity",
+        description="Whether telemetry_cache_size counts for each entity or for all together.",
     )
     pending_ttl_s: Whole = Field(
         default=86_400, ge=1, le=366 * 86_400, description="Longest wait for a registration."
     )
     pending_max: Whole = Field(
-        default=10_000, ge=1, le=1_000_000, description="Messages held for all of them."
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="Messages held for all entities that are not registered.",
     )
     pending_bytes_max: Whole = Field(
-        default=16 * 2**20, ge=1024, le=2**30, description="Their size."
+        default=16 * 2**20,
+        ge=1024,
+        le=2**30,
+        description="Size of messages held for all entities that are not registered.",
     )
     pending_client_bytes_max: Whole = Field(
-        default=2**20, ge=1024, le=2**30, description="Size of what is held of one client."
+        default=2**20,
+        ge=1024,
+        le=2**30,
+        description="Size of messages of one client that are held for entities that are not "
+        "registered.",
     )
     entities_max: Whole = Field(
         default=10_000, ge=1, le=1_000_000, description="Registered entities; more are refused."
@@ -176,7 +188,8 @@ class MapperSettings(Section):
         default="service", description="Type at the cloud of services that name none."
     )
     child_device_marker: bool = Field(
-        default=False, description="Last field of the line that creates a child device."
+        default=False,
+        description="Value of the last field of the line that creates a child device.",
     )
     use_operation_id: bool = Field(
         default=True, description="Report operations by id; false = by name."
@@ -191,7 +204,8 @@ class MapperSettings(Section):
         default=3000,
         ge=0,
         le=600_000,
-        description="After a start live alarms are gathered for so long, then compared; 0 = not.",
+        description="Time after a start in which local alarms are collected before they are "
+        "compared with the cloud's; 0 = they are not compared.",
     )
     availability: bool = Field(
         default=False, description="Have the cloud watch that devices are alive."
@@ -228,7 +242,8 @@ class MapperSettings(Section):
         examples=["acme.cumulocity.com"],
     )
     proxy_url: BaseUrl = Field(
-        default="http://127.0.0.1:8001/c8y", description="Stands in for the tenant."
+        default="http://127.0.0.1:8001/c8y",
+        description="URL that local clients use in place of the tenant's.",
     )
 
     @model_validator(mode="after")

@@ -90,13 +90,14 @@ class StoreSettings(Section):
     )
     check_entire_queue_on_cleanup: bool = Field(
         default=True,
-        description="True removes every expired row; false stops at the first live one of a queue.",
+        description="True removes every expired row; false stops at the first row of a queue that "
+        "has not expired.",
     )
     cache_bytes: Whole = Field(
         default=16 * 2**20,
         ge=0,
         le=2**30,
-        description="Rows kept in memory in addition to the disk, over all queues.",
+        description="Memory for rows that are also on disk, over all queues.",
     )
     rows_max: Whole = Field(
         default=0, ge=0, description="Rows of all queues, those in flight included; 0 = no limit."
@@ -118,8 +119,9 @@ class StoreSettings(Section):
     )
     overflow: Literal["by_value", "drop_oldest", "drop_newest", "reject_new"] = Field(
         default="by_value",
-        description="At a limit: the worst priority gives way (by_value), the oldest rows do, the "
-        "new message is acknowledged and dropped, or it is refused.",
+        description="What happens to a message at a limit: by_value = older rows of its own or a "
+        "worse priority give way; drop_oldest = the oldest rows give way; drop_newest = "
+        "it is acknowledged and dropped; reject_new = it is refused.",
     )
 
 
@@ -128,7 +130,10 @@ class JournalSettings(Section):
 
     enabled: bool = Field(default=True, description="Keep a journal.")
     keep_days: Whole = Field(
-        default=30, ge=1, le=3650, description="Days after which its files go, exported or not."
+        default=30,
+        ge=1,
+        le=3650,
+        description="Days after which files of the journal are deleted, exported or not.",
     )
     bytes_max: Whole = Field(
         default=256 * 2**20,
@@ -160,21 +165,21 @@ class MqttSettings(Section):
         default=8883,
         ge=0,
         le=65535,
-        description="For MQTT over TLS, next to the plain port, where there is a certificate.",
+        description="Port for MQTT over TLS, in addition to `port`; needs a certificate.",
         json_schema_extra={"x-needs": "certificate_file"},
     )
     ws_port: Whole | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="For MQTT over WebSocket; absent = none; 0 = any free port.",
+        description="Port for MQTT over WebSocket; absent = none; 0 = any free port.",
         examples=[9001],
     )
     wss_port: Whole | None = Field(
         default=None,
         ge=0,
         le=65535,
-        description="For MQTT over WebSocket with TLS, likewise.",
+        description="Port for MQTT over WebSocket with TLS; absent = none; 0 = any free port.",
         examples=[443],
         json_schema_extra={"x-needs": "certificate_file"},
     )
@@ -198,10 +203,17 @@ class MqttSettings(Section):
     clients_max: Whole = Field(default=1000, ge=1, le=100_000, description="Connections at once.")
     message_bytes_max: MessageBytes = MESSAGE_BYTES_MAX
     connect_timeout_s: Real = Field(
-        default=30, gt=0, le=300, description="A client's time to say who it is."
+        default=30,
+        gt=0,
+        le=300,
+        description="Longest wait for a client's CONNECT, and for its TLS handshake.",
     )
     ack_timeout_s: Real = Field(
-        default=30, gt=0, le=3600, description="A module's time to confirm an input message."
+        default=30,
+        gt=0,
+        le=3600,
+        description="Longest wait for a client's PUBACK of a message to it; then the message is "
+        "sent again.",
     )
     store_qos0: bool = Field(
         default=True, description="Store QoS 0 messages too; false drops them while offline."
@@ -209,7 +221,7 @@ class MqttSettings(Section):
 
     local_topics: tuple[LocalTopic, ...] = Field(
         default=(),
-        description="Filters of further topics for local clients, next to `te/#` and `c8y/#`.",
+        description="Filters of further local topics, in addition to `te/#` and `c8y/#`.",
         examples=[["site/#"]],
     )
     local_retained_max: Whole = Field(
@@ -222,13 +234,16 @@ class MqttSettings(Section):
         default=10_000, ge=1, le=1_000_000, description="Messages that wait for one local client."
     )
     local_queue_bytes_max: Whole = Field(
-        default=4 * 2**20, ge=1024, le=2**30, description="Their size."
+        default=4 * 2**20,
+        ge=1024,
+        le=2**30,
+        description="Size of the messages that wait for one local client.",
     )
     local_queues_bytes_max: Whole = Field(
         default=64 * 2**20,
         ge=1024,
         le=2**32,
-        description="Size of what waits for all local clients.",
+        description="Size of the messages that wait for all local clients.",
     )
     twins_bytes_max: Whole = Field(
         default=32 * 2**20, ge=2**16, le=2**30, description="Size of all twins."
@@ -280,7 +295,7 @@ class HttpSettings(Section):
         default=30,
         gt=0,
         le=3600,
-        description="A client's time for a body, and a second more for each KiB of it.",
+        description="Longest wait for the body of a request, and a second more for each KiB of it.",
     )
 
     @model_validator(mode="after")

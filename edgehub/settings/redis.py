@@ -37,11 +37,11 @@ class RedisSettings(Section):
 
     url: RedisUrl | None = Field(
         default=None,
-        description="Absent = none; rediss:// is TLS.",
+        description="Server, such as redis://10.0.0.5:6379/0, or rediss:// for TLS; absent = none.",
         examples=["rediss://redis.example.org:6379/0"],
     )
     username: OptionalText = Field(
-        default=None, description="User of its access list.", examples=["edgehub"]
+        default=None, description="User name, for a server with access lists.", examples=["edgehub"]
     )
     password_file: OptionalFile = Field(
         default=None,
@@ -55,7 +55,7 @@ class RedisSettings(Section):
     )
     certificate_file: OptionalFile = Field(
         default=None,
-        description="Certificate to show it; needs key_file.",
+        description="Client certificate for the server; needs key_file.",
         examples=["/etc/edgehub/redis.pem"],
     )
     key_file: OptionalFile = Field(
@@ -64,7 +64,7 @@ class RedisSettings(Section):
     prefix: str = Field(
         default="edgehub",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        description="Begins every key; hubs that share a table have the same one.",
+        description="First part of every key; hubs that share a table or devices need the same.",
     )
     connect_timeout_s: Real = Field(
         default=3, gt=0, le=60, description="Longest wait for a connection."

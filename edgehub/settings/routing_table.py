@@ -30,8 +30,7 @@ class RoutingTableSettings(Section):
         default=2,
         gt=0,
         le=60,
-        description="Longest time until a missed change is noticed; more saves traffic of a thin "
-        "link.",
+        description="Longest time until a missed change is noticed; larger values save traffic.",
     )
     compare_s: Real = Field(
         default=300,

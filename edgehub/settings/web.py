@@ -43,7 +43,7 @@ class WebSettings(Section):
         default=30,
         gt=0,
         le=600,
-        description="A client's time for a whole request, and for reading the answer.",
+        description="Longest time for a client to send a request, and to read its answer.",
     )
 
     @model_validator(mode="after")
