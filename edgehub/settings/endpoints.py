@@ -352,8 +352,7 @@ class HttpEndpointSettings(EndpointSettings):
         default=2**20,
         ge=1024,
         le=64 * 2**20,
-        description="Size of the records in one payload before compression; a larger message is "
-        "sent alone.",
+        description="Largest body of a request; a larger message is sent alone.",
     )
     requests_max: Whole = Field(
         default=8,
