@@ -305,6 +305,7 @@ class Refusal(StrEnum):
 
     INVALID = "invalid"  # can never be stored: acknowledge and drop where there is no other word
     RESERVED = "reserved"  # has a content type that only hubs send each other
+    UNROUTED = "unrouted"  # no route takes it: acknowledged, as in the original hub
     LIMIT = "limit"  # a limit of rows, bytes or disk
     UNAVAILABLE = "unavailable"  # not now: what decides about it cannot be asked
     CLOSED = "closed"  # the hub is shutting down

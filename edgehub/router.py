@@ -80,10 +80,10 @@ class Router:
     ) -> None:
         """Route and store one message; see `edgehub.heads.head.Submit`.
 
-        A message that no route wants is acknowledged and counted, as in the original hub. One that
-        is too large for all peers it should go to is refused as one that can never be stored. A
-        batch of messages never comes here in one piece: what has its content type is refused, since
-        another hub would take it apart and believe the senders that it names.
+        A message that no route wants is counted, and acknowledged by all heads. One that is too
+        large for all peers it should go to is refused as one that can never be stored. A batch of
+        messages never comes here in one piece: what has its content type is refused, since another
+        hub would take it apart and believe the senders that it names.
         """
         if is_batch(message.system):
             self._refuse_batch(message, settle, token)
@@ -97,7 +97,7 @@ class Router:
             self._append(message, results, settle, token)
         else:
             self._count_unrouted(message)
-            settle(token, None)
+            settle(token, Refusal.UNROUTED)
 
     def offer(
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int

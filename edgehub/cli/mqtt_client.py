@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,11 @@ import aiomqtt
 import click
 
 from edgehub.errors import EdgeHubError
+from edgehub.mqtt.client import words
 from edgehub.settings import MqttEndpointSettings, load_settings
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Callable
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -42,6 +43,12 @@ class Server:
     username: str | None
     password: str | None
     tls: ssl.SSLContext | None
+
+    @property
+    def place(self) -> str:
+        """Host and port, for messages."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +143,20 @@ async def connected(
         ) as client:
             yield client
     except aiomqtt.MqttError as error:
-        raise MqttClientError(
-            f"{server.host}:{server.port}, client {client_id}: {error}"
-        ) from error
+        # aiomqtt's text is that of the system's error, number included.
+        if isinstance(error.__context__, OSError):
+            raise unreachable(server, error.__context__) from error
+        raise MqttClientError(f"{server.place}, client {client_id}: {error}") from error
+
+
+def unreachable(server: Server, error: OSError) -> MqttClientError:
+    """Return the error for a server that no connection can be made to."""
+    if isinstance(error, ssl.SSLError):
+        return MqttClientError(f"{server.place}: no TLS: {words(error)}")
+    hint = ""
+    if isinstance(error, ConnectionRefusedError):
+        hint = (
+            ": start the hub there (edgehub run), or name the address on which it listens"
+            " (--host, --port)"
+        )
+    return MqttClientError(f"no server answers at {server.place}: {words(error)}{hint}")

@@ -211,7 +211,7 @@ class CumulocityDownlink:
             if connection is None or connection is not self._connection:
                 return
             match refusal:
-                case None:
+                case None | Refusal.UNROUTED:
                     connection.acknowledge(incoming)
                 case Refusal.LIMIT | Refusal.UNAVAILABLE:
                     self._hold(incoming)

@@ -20,7 +20,8 @@ class Submit(Protocol):
 
         `settle(token, None)` is called once the message is durable, `settle(token, refusal)` when
         it is not taken; on the loop's thread, possibly before this call returns. The head keeps
-        the order of acknowledgements that its protocol requires.
+        the order of acknowledgements that its protocol requires, and acknowledges a message that
+        no route takes.
         """
 
 

@@ -7,7 +7,8 @@ the server; no callback is called once the connection is closed or aborted; the 
 reconnects by itself; bytes leave in the order in which they were written.
 
 QoS 2 from the server: the user's acknowledgement is the PUBREC, and the server's PUBREL is answered
-at once, so that no state of it is kept.
+at once. QoS 2 to the server: its PUBREC is answered at once, and its PUBCOMP confirms. So no state
+of either is kept.
 
 Source: MQTT 3.1.1 and 5, sections 3 and 4.
 """
@@ -26,7 +27,13 @@ from typing import TYPE_CHECKING, Final, cast
 from edgehub.errors import EdgeHubError, ProtocolError
 from edgehub.mqtt import client_packets, server_packets
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
-from edgehub.mqtt.client_packets import Connack, RefusedPublish, ServerPubrel, Suback
+from edgehub.mqtt.client_packets import (
+    Connack,
+    RefusedPublish,
+    ServerPubcomp,
+    ServerPubrel,
+    Suback,
+)
 from edgehub.mqtt.fields import PACKET_ID_MAX, REMAINING_LENGTH_MAX
 from edgehub.mqtt.packets import (
     LEVEL_5,
@@ -35,6 +42,7 @@ from edgehub.mqtt.packets import (
     ConnectProperties,
     Disconnect,
     pubcomp,
+    pubrel,
     session_expiry,
 )
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name, reason_of
@@ -116,6 +124,8 @@ class Client(asyncio.Protocol):
         clock: Timers.
         on_confirmed: Gets the packet ids of confirmed PUBLISHes.
         on_messages: Gets messages from `begin` on; each is acknowledged by `acknowledge`.
+        on_unmatched: Gets, before they are confirmed, the packet ids of PUBLISHes that a server of
+            MQTT 5 delivers to no client.
         on_refused: Gets the PUBLISHes that a server of MQTT 5 refused.
         on_closed: Called once with the reason at the end of a connection that was made.
 
@@ -143,6 +153,7 @@ class Client(asyncio.Protocol):
         "_on_confirmed",
         "_on_messages",
         "_on_refused",
+        "_on_unmatched",
         "_opening",
         "_options",
         "_packet_id",
@@ -167,6 +178,7 @@ class Client(asyncio.Protocol):
         clock: Clock,
         on_confirmed: Callable[[list[int]], None],
         on_messages: Callable[[list[IncomingPublish]], None],
+        on_unmatched: Callable[[list[int]], None] | None = None,
         on_refused: Callable[[list[RefusedPublish]], None] | None = None,
         on_closed: Callable[[str], None] | None = None,
     ) -> None:
@@ -175,6 +187,7 @@ class Client(asyncio.Protocol):
         self._clock = clock
         self._on_confirmed = on_confirmed
         self._on_messages = on_messages
+        self._on_unmatched = on_unmatched
         self._on_refused = on_refused
         self._on_closed = on_closed
         self._decoder = ClientDecoder(level=options.level, bytes_max=options.incoming_bytes_max)
@@ -461,6 +474,8 @@ class Client(asyncio.Protocol):
                 self._end_for(ProtocolError("the first packet is not CONNACK"))
                 return
             self._opening.set_result(first)
+        if received.unmatched and self._on_unmatched is not None:
+            self._on_unmatched(received.unmatched)
         if received.confirmed:
             self._on_confirmed(received.confirmed)
         if received.refused and self._on_refused is not None:
@@ -479,6 +494,10 @@ class Client(asyncio.Protocol):
                     answer = self._answers.pop(packet.packet_id, None)
                     if answer is not None and not answer.done():
                         answer.set_result(packet.codes)
+                case RefusedPublish():
+                    self._take_pubrec(packet)
+                case ServerPubcomp():
+                    self._on_confirmed([packet.packet_id])
                 case ServerPubrel():
                     self.write(pubcomp(packet.packet_id))
                 case Connack():
@@ -487,6 +506,12 @@ class Client(asyncio.Protocol):
                     self._take_disconnect(packet)
                 case _:
                     pass  # PINGRESP
+
+    def _take_pubrec(self, pubrec: RefusedPublish) -> None:
+        if pubrec.code < FIRST_FAILURE:
+            self.write(pubrel(pubrec.packet_id))
+        elif self._on_refused is not None:
+            self._on_refused([pubrec])
 
     def _take_disconnect(self, packet: Disconnect) -> None:
         self.close_code = packet.code

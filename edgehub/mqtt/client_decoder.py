@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.client_packets import parse_puback, parse_server_packet
+from edgehub.mqtt.client_packets import parse_acknowledgement, parse_server_packet
 from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
 from edgehub.mqtt.framing import BAD_PUBLISH, DUP, LENGTH_DIGITS_MAX, MORE_DIGITS, long_length
 from edgehub.mqtt.packets import LEVEL_5, QOS_2, RETAIN
-from edgehub.mqtt.reasons import FIRST_FAILURE
+from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
 if TYPE_CHECKING:
     from edgehub.mqtt.client_packets import RefusedPublish, ServerPacket
@@ -66,12 +66,14 @@ class Received(NamedTuple):
 
     Attributes:
         confirmed: Packet ids of PUBACKs.
+        unmatched: Packet ids of those that say that no client gets the message.
         refused: PUBACKs with a failure code; not among `confirmed`.
         messages: PUBLISHes.
         packets: All others.
     """
 
     confirmed: list[int]
+    unmatched: list[int]
     refused: list[RefusedPublish]
     messages: list[IncomingPublish]
     packets: list[ServerPacket]
@@ -105,12 +107,12 @@ class ClientDecoder:
         self._rest = bytearray()
         # Bytes of `_rest` before which it need not be looked at again.
         self._needed = 0
-        self._received = Received([], [], [], [])
+        self._received = Received([], [], [], [], [])
         self._failed: ProtocolError | None = None
 
     def take(self) -> Received:
         """Return the packets decoded since the last call."""
-        received, self._received = self._received, Received([], [], [], [])
+        received, self._received = self._received, Received([], [], [], [], [])
         return received
 
     def feed(self, data: bytes) -> None:
@@ -158,7 +160,7 @@ class ClientDecoder:
                     confirmed.append(packet_id)
                     position = stop
                     continue
-                if length == codes and stop < end and data[stop] < FIRST_FAILURE and packet_id:
+                if length == codes and stop < end and not data[stop] and packet_id:
                     confirmed.append(packet_id)
                     position = stop + 1
                     continue
@@ -186,7 +188,7 @@ class ClientDecoder:
         if head == _PLAIN_PUBACK:
             if self._level < LEVEL_5 and length != _SHORT:
                 raise ProtocolError(f"PUBACK of {length} bytes")
-            self._puback(parse_puback(body))
+            self._puback(parse_acknowledgement(body))
         else:
             self._received.packets.append(parse_server_packet(head, body, self._level))
         return stop
@@ -196,6 +198,8 @@ class ClientDecoder:
             self._received.refused.append(puback)
         else:
             self._received.confirmed.append(puback.packet_id)
+            if puback.code == ReasonCode.NO_MATCHING_SUBSCRIBERS:
+                self._received.unmatched.append(puback.packet_id)
 
     def _publish(self, data: bytes, position: int, start: int, stop: int) -> int:
         size = stop - position

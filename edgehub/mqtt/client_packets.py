@@ -85,11 +85,11 @@ class Connack:
 
 
 class RefusedPublish(NamedTuple):
-    """A PUBACK of MQTT 5 with a failure code.
+    """A PUBACK or PUBREC; of MQTT 5 also one with a failure code.
 
     Attributes:
         packet_id: Of the PUBLISH.
-        code: Reason code, from 0x80 on.
+        code: Reason code, a failure from 0x80 on.
         reason: Reason string, may be empty.
         senders: Senders of refused messages of a batch, as a parent hub names them; may be empty.
     """
@@ -124,7 +124,16 @@ class Pingresp:
     """PINGRESP."""
 
 
-ServerPacket = Connack | Suback | ServerPubrel | Pingresp | Disconnect
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPubcomp:
+    """PUBCOMP: the server has a message of QoS 2 of the client."""
+
+    packet_id: int
+
+
+ServerPacket = (
+    Connack | Suback | RefusedPublish | ServerPubrel | ServerPubcomp | Pingresp | Disconnect
+)
 
 _PINGRESP: Final = Pingresp()
 
@@ -197,8 +206,8 @@ def acknowledgement(packet_id: int, qos: int) -> bytes:
     return pack_answer(PUBACK_HEAD if qos == 1 else PUBREC_HEAD, packet_id)
 
 
-def parse_puback(data: bytes) -> RefusedPublish:
-    """Parse the body of a PUBACK of MQTT 5; a code below 0x80 confirms."""
+def parse_acknowledgement(data: bytes) -> RefusedPublish:
+    """Parse the body of a PUBACK or PUBREC; a code below 0x80 confirms."""
     reader = Reader(data)
     packet_id = reader.packet_id()
     code = ReasonCode.SUCCESS if reader.at_end else reader.byte()
@@ -226,8 +235,11 @@ def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
     match head:
         case 0x20:
             return _parse_connack(data, level)
-        case 0x62:
-            return ServerPubrel(packet_id=_packet_id_of(data, level))
+        case 0x50 if level == LEVEL_5 or len(data) == _PACKET_ID_BYTES:
+            return parse_acknowledgement(data)
+        case 0x62 | 0x70:
+            kind = ServerPubrel if head == 0x62 else ServerPubcomp  # noqa: PLR2004 - as above
+            return kind(packet_id=_packet_id_of(data, level))
         case 0x90 | 0xB0:
             return _parse_suback(head, data, level)
         case 0xD0:

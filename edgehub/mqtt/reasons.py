@@ -14,6 +14,7 @@ class ReasonCode(IntEnum):
     """Reason codes that the hub sends or interprets."""
 
     SUCCESS = 0x00
+    NO_MATCHING_SUBSCRIBERS = 0x10
     NO_SUBSCRIPTION_EXISTED = 0x11
     UNSPECIFIED_ERROR = 0x80
     MALFORMED_PACKET = 0x81

@@ -111,7 +111,7 @@ def test_what_no_route_takes_is_acknowledged_counted_and_logged() -> None:
     settled: list[tuple[int, object]] = []
     for token in range(1000):
         router.submit(_message(), lambda number, why: settled.append((number, why)), token)
-    assert settled == [(token, None) for token in range(1000)]
+    assert settled == [(token, Refusal.UNROUTED) for token in range(1000)]
     assert store.appended == []
     assert router.unrouted_total == 1000
     loss = router.losses()[1]

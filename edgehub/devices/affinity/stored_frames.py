@@ -17,12 +17,13 @@ import structlog
 from edgehub.devices.affinity.coordinator import ElectedFrame
 from edgehub.devices.faults import DeviceSourceError, MessageRefusedError
 from edgehub.errors import StoreError
+from edgehub.message import Refusal
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
-    from edgehub.message import Message, Refusal
+    from edgehub.message import Message
     from edgehub.store.store import Store
 
     Commit = asyncio.Future[Refusal | None]
@@ -158,7 +159,7 @@ class StoredFrames:
         with self._store.writer.together() as transaction:
             self._submit(message, settle, 0)
             refusal = commit.result() if commit.done() else None
-            if refusal is not None:
+            if refusal is not None and refusal is not Refusal.UNROUTED:
                 raise MessageRefusedError(message.device_id, refusal)
             written = self._add(frame, transaction)
         return None if commit.done() else commit

@@ -261,6 +261,8 @@ class BrokerIngress:
         if refusal in _FINAL:
             self._drop(entry.incoming, _FINAL[refusal])
             refusal = None
+        elif refusal is Refusal.UNROUTED:
+            refusal = None
         self._unload(entry.incoming)
         if refusal is None:
             entry.is_settled = True
@@ -272,7 +274,7 @@ class BrokerIngress:
         self, incoming: IncomingPublish, _token: int, refusal: Refusal | None
     ) -> None:
         self._unload(incoming)
-        if refusal is not None:
+        if refusal is not None and refusal is not Refusal.UNROUTED:
             reason = BrokerDrop.CLOSING if refusal is Refusal.CLOSED else BrokerDrop.LIMIT
             self._drop(incoming, _FINAL.get(refusal, reason))
 

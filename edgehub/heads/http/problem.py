@@ -69,6 +69,7 @@ def unavailable(detail: str, retry_after_s: int) -> RequestError:
 def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
     """Build the response for a message that the store refused, with the number of stored ones."""
     before = f"; {stored} of the request are stored" if stored else ""
+    assert refusal is not Refusal.UNROUTED, "it is acknowledged"
     match refusal:
         case Refusal.INVALID:
             detail = f"message {index} can never be stored{before}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.heads.mqtt.backlog import MESSAGE_OVERHEAD_BYTES
+from edgehub.message import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from edgehub.devices.bounds import Usage
     from edgehub.heads.head import Submit
     from edgehub.heads.mqtt.backlog import Backlog
-    from edgehub.message import Message, Refusal
+    from edgehub.message import Message
 
 
 class Submission:
@@ -98,7 +99,7 @@ class Submission:
     def _settle(self, index: int, refusal: Refusal | None) -> None:
         self._usage.used -= len(self._messages[index].body) + MESSAGE_OVERHEAD_BYTES
         self._left -= 1
-        if refusal is None:
+        if refusal is None or refusal is Refusal.UNROUTED:
             self.stored += 1
         elif self.refused is None or index < self.refused[0]:
             self.refused = (index, refusal)

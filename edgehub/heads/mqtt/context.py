@@ -198,7 +198,7 @@ class ListenerContext:
     def _will_settled(self, usage: Usage, size: int, refusal: Refusal | None) -> None:
         usage.used -= size
         self.backlog.check()
-        if refusal is not None:
+        if refusal is not None and refusal is not Refusal.UNROUTED:
             self.count_refused(refusal)
 
     def _session_written(self, error: StoreError | None) -> None:

@@ -306,6 +306,8 @@ class Ingress:
             reason = self._context.count_refused(refusal)
             self._note(reason, _FINAL[refusal])
             refusal = None
+        elif refusal is Refusal.UNROUTED:
+            refusal = None
         self._early[token] = refusal is None
         if refusal is Refusal.CLOSED:
             self._connection.close(CloseReason.HUB_CLOSED)
@@ -408,7 +410,7 @@ class Ingress:
         self._backlog.check()
         if self.bytes <= self.wake_bytes:
             self._connection.request_flush()
-        if refusal is not None:
+        if refusal is not None and refusal is not Refusal.UNROUTED:
             reason = self._context.count_refused(refusal)
             self._note(reason, "")
 

@@ -75,6 +75,7 @@ _CODES: Final = {
         "a limit of rows, bytes, disk or unreleased packet ids",
     ),
 }
+_UNROUTED: Final = ReasonCode.NO_MATCHING_SUBSCRIBERS, "no route takes it"
 
 
 class Ingress5(Ingress):
@@ -139,6 +140,9 @@ class Ingress5(Ingress):
     def _settled_otherwise(self, token: int, refusal: Refusal | RequestRefusal | None) -> None:
         if self.has_left or refusal is None or refusal is Refusal.CLOSED:
             super()._settled_otherwise(token, refusal)
+            return
+        if refusal is Refusal.UNROUTED:
+            self._refuse(token, _UNROUTED)
             return
         reason = self._context.count_refused(refusal)
         self._note(reason, _CODES[reason][1])

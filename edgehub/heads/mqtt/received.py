@@ -107,6 +107,8 @@ class ReceivedIds:
         self._bound.of(self._client_id).used += 1
 
         def settled(_token: int, refusal: Refusal | None) -> None:
+            if refusal is Refusal.UNROUTED:
+                refusal = None
             if refusal is None and not arrival.is_placed:
                 self._place(packet_id, arrival, None)
             self._close(packet_id, arrival, refusal)

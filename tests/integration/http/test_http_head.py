@@ -416,7 +416,15 @@ async def test_what_is_refused_for_what_it_is_is_reported() -> None:
         ]
 
 
-@pytest.mark.parametrize("refusal", list(Refusal))
+async def test_what_no_route_takes_is_acknowledged() -> None:
+    """As by the original hub; the router has counted it."""
+    async with running() as bench:
+        bench.router.refusals[0] = Refusal.UNROUTED
+        client = await bench.connect()
+        assert (await client.post(b"x")).status == 204
+
+
+@pytest.mark.parametrize("refusal", [each for each in Refusal if each is not Refusal.UNROUTED])
 async def test_what_the_store_refuses_is_reported_by_the_store(refusal: Refusal) -> None:
     """The head does not count it again."""
     async with running() as bench:

@@ -37,6 +37,7 @@ class Bench:
 
     def __init__(self, clock: Clock | None = None, **options: object) -> None:
         self.confirmed: list[int] = []
+        self.unmatched: list[int] = []
         self.refused: list[RefusedPublish] = []
         self.messages: list[IncomingPublish] = []
         self.ends: list[str] = []
@@ -44,6 +45,7 @@ class Bench:
             ClientOptions(**({"client_id": "c", "clean_session": True} | options)),
             clock=clock or SystemClock(),
             on_confirmed=self.confirmed.extend,
+            on_unmatched=self.unmatched.extend,
             on_refused=self.refused.extend,
             on_messages=self.messages.extend,
             on_closed=self.ends.append,
@@ -124,6 +126,22 @@ async def test_messages_of_qos_2_come_once_and_are_done_with(broker: Mosquitto, 
     await client.subscribe(["other"])
     await client.close()
     assert again.messages == []
+
+
+@LEVELS
+async def test_messages_of_qos_2_are_confirmed_once_the_server_has_them(
+    broker: Mosquitto, level: int
+) -> None:
+    """Its PUBREC is answered; that nobody gets it is told where the version has a word for it."""
+    bench = Bench(level=level)
+    client = await bench.open(broker.port)
+    for qos, topic in ((2, b"q"), (1, b"nobody")):
+        packet_id = client.next_packet_id(())
+        client.write(publish(topic, b"x", packet_id, qos=qos, properties=NO_PROPERTIES[level]))
+    await until(lambda: len(bench.confirmed) == 2)
+    assert bench.unmatched == ([2] if level == 5 else [])
+    assert bench.refused == []
+    await client.close()
 
 
 async def test_options_of_a_subscription_of_mqtt_5(broker: Mosquitto) -> None:
@@ -261,7 +279,7 @@ async def test_a_quiet_connection_is_asked_and_a_silent_one_is_given_up() -> Non
         (4, b"\x10\x00", "not for a server to send", b""),
         (4, CONNACK[4], "a second CONNACK", b""),
         (5, CONNACK[5], "a second CONNACK", b"\xe0\x01\x81"),
-        (5, b"\x50\x02\x00\x01", "not for a server to send", b"\xe0\x01\x81"),
+        (5, b"\x51\x02\x00\x01", "not for a server to send", b"\xe0\x01\x81"),
         (5, b"\x20\x06\x00\x00\x03\x21\x00\x00", "is 0", b"\xe0\x01\x82"),
     ],
 )

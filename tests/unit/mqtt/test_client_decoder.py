@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
-from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, ServerPubrel, Suback
+from edgehub.mqtt.client_packets import (
+    Connack,
+    Pingresp,
+    RefusedPublish,
+    ServerPubcomp,
+    ServerPubrel,
+    Suback,
+)
 from edgehub.mqtt.packets import publish
 from edgehub.mqtt.properties import Property, write_properties
 
@@ -104,7 +111,9 @@ def test_each_packet_is_found_whatever_the_chunks(found: list[bytes], sizes: Chu
         (4, b"\x40\x03\x00\x01\x00"),
         (5, b"\x40\x02\x00\x00"),
         (5, b"\xf0\x00"),
-        (5, b"\x50\x02\x00\x01"),
+        (5, b"\x51\x02\x00\x01"),
+        (4, b"\x50\x03\x00\x01\x00"),
+        (5, b"\x72\x02\x00\x01"),
         (5, b"\x36\x06\x00\x01t\x00\x07\x00"),
         (5, b"\x32\x05\x00\x01t\x00\x00"),
         (5, b"\x90\xff\xff\xff\x7f"),
@@ -166,7 +175,19 @@ def test_pubacks_of_mqtt_5_with_and_without_reason() -> None:
     """Success, also without subscribers, confirms; from 0x80 on it is a refusal."""
     taken = ClientDecoder(level=5)
     taken.feed(b"\x40\x02\0\1\x40\x03\0\2\x10\x40\x04\0\3\x87\0\x40\x04\0\4\0\0")
-    assert taken.take() == ([1, 2, 4], [RefusedPublish(3, 0x87)], [], [])
+    assert taken.take() == ([1, 2, 4], [2], [RefusedPublish(3, 0x87)], [], [])
+
+
+def test_answers_to_qos_2() -> None:
+    """PUBREC with and without a code, and PUBCOMP, which confirms."""
+    taken = ClientDecoder(level=5)
+    taken.feed(b"\x50\x02\0\1\x50\x04\0\2\x97\0\x70\x02\0\1\x70\x03\0\3\0")
+    assert taken.take().packets == [
+        RefusedPublish(1, 0),
+        RefusedPublish(2, 0x97),
+        ServerPubcomp(packet_id=1),
+        ServerPubcomp(packet_id=3),
+    ]
 
 
 def test_a_puback_of_mqtt_5_names_the_senders_that_are_refused() -> None:

@@ -53,10 +53,10 @@ def received(chunks: Sequence[bytes], level: int) -> tuple[object, ...]:
             decoder.feed(chunk)
         except ProtocolError:
             refused = True
-    confirmed, refusals, messages, packets = decoder.take()
+    confirmed, unmatched, refusals, messages, packets = decoder.take()
     assert sum(each.size for each in messages[:-1]) <= sum(map(len, chunks))
     assert all(each.body is None or len(each.body) <= BYTES_MAX for each in messages)
-    return confirmed, refusals, list(map(fields, messages)), packets, refused
+    return confirmed, unmatched, refusals, list(map(fields, messages)), packets, refused
 
 
 @fuzzer
