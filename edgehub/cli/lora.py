@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import random
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,8 @@ from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
 from edgehub.cli.tables import new_table, print_table, span
+from edgehub.clock import SystemClock
+from edgehub.decoders.scripts import DecoderError, decode_once, read_script
 from edgehub.errors import extra_hint
 from edgehub.lora.airtime import lora_airtime
 from edgehub.lora.device import DeviceClass, MacVersion, parse_device
@@ -60,6 +64,7 @@ def device() -> None:
 @click.option("--f-nwk-s-int-key", help="In place of --nwk-s-key for a device of 1.1.")
 @click.option("--s-nwk-s-int-key", help="Likewise.")
 @click.option("--nwk-s-enc-key", help="Likewise.")
+@click.option("--decoder", metavar="NAME", help="NAME.js of lora.decoder_folder decodes them.")
 @click.option("--strict-counters", is_flag=True, help="It never starts again with counter 0.")
 @click.option("--replace", is_flag=True, help="Change a device that is registered.")
 @json_option
@@ -289,12 +294,18 @@ def _rights(row: dict[str, Any]) -> str:
 @click.option("--tx-dr", type=click.IntRange(0, 15), default=0, help="Of an uplink of 1.1 (0).")
 @click.option("--sf", type=click.IntRange(7, 12), help="Spreading factor: show the time on air.")
 @click.option("--bw", type=click.Choice(["125", "250", "500"]), default="125", help="kHz (125).")
+@click.option(
+    "--decoder",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="DecoderScript that decodes the payload of an uplink.",
+)
 @click.option("--tx-ch", type=click.IntRange(0, 255), default=0, help="Likewise, its channel (0).")
 @json_option
 def decode(frame: str, as_json: bool, **given: Any) -> int:
     """Describe a FRAME, hex digits or Base64; needs no hub.
 
-    Without keys what is not encrypted is shown. Exit code 1 if the MIC is wrong.
+    Without keys what is not encrypted is shown. Exit code 1 if the MIC is wrong, or the payload
+    is not decoded.
     """
     _need_extra()
     from edgehub.lora.decode import decode_frame  # noqa: PLC0415 - needs the extra `lora`
@@ -304,6 +315,8 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
         document = decode_frame(phy_payload, _frame_keys(given))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    if given["decoder"] is not None:
+        document |= _decoded(document, given["decoder"])
     if given["sf"] is not None:
         airtime = lora_airtime(len(phy_payload), sf=given["sf"], bw_khz=int(given["bw"]))
         document["airtime_ms"] = round(airtime.ms, 3)
@@ -312,7 +325,7 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
     else:
         for key, value in document.items():
             print_line(f"{key}: {_shown(value)}")
-    return 1 if document.get("mic_ok") is False else 0
+    return 1 if document.get("mic_ok") is False or "decode_error" in document else 0
 
 
 @lora.command()
@@ -380,6 +393,30 @@ def simulate(
     return 0 if is_whole else 1
 
 
+def _decoded(document: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Decode the payload of a described frame, as the hub does for a device with a decoder."""
+    if find_spec("dukpy") is None:
+        msg = f"this installation has no dukpy; {extra_hint('lora-js')}"
+        raise click.UsageError(msg)
+    f_port, payload = document.get("f_port"), document.get("payload")
+    if not f_port or payload is None or document["m_type"].endswith("down"):
+        msg = "--decoder: the frame has no decrypted payload of an uplink (see --app-s-key)"
+        raise click.UsageError(msg)
+    given = {
+        "bytes": list(bytes.fromhex(payload)),
+        "fPort": f_port,
+        "recvTime": SystemClock().wall_ms(),
+    }
+    try:
+        decoded = decode_once(read_script(file), given)
+    except DecoderError as error:
+        return {"decode_error": str(error)}
+    warnings = decoded["warnings"]
+    return {"decoded_payload": decoded["data"]} | (
+        {"decoded_payload_warnings": warnings} if warnings else {}
+    )
+
+
 def _need_extra() -> None:
     if find_spec("cryptography") is None:
         msg = f"this installation has no cryptography; {extra_hint('lora')}"
@@ -431,6 +468,10 @@ def _frame_keys(given: dict[str, Any]) -> FrameKeys:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return "; ".join(value) or "-"
     if isinstance(value, list):
         return (
             "; ".join(

@@ -145,6 +145,7 @@ _LORAWAN_PROFILE_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "join_eui": _text,
     "app_key": _text,
     "nwk_key": _text,
+    "decoder": _text,
 }
 _LORAWAN_SESSION_FORMS: Final[dict[str, Callable[[Any], Any]]] = {
     "is_1_1": _flag,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgehub.hub.devices import DevicesPart
     from edgehub.lora.regions import Region
     from edgehub.operations.operation import Operation
-    from edgehub.settings import LoraSettings, Settings
+    from edgehub.settings import LoraSettings
     from edgehub.settings.configuration import Configuration
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ class LoraPart(HeadPart):
     """The head of LoRaWAN stations, loaded only where the settings have a port for it.
 
     Args:
-        settings: The hub's.
+        configuration: What the hub starts with.
         devices: Elections, registry and queues of devices.
         mailboxes: Messages to devices.
         clock: For all timers.
@@ -46,7 +46,7 @@ class LoraPart(HeadPart):
 
     def __init__(
         self,
-        settings: Settings,
+        configuration: Configuration,
         *,
         devices: DevicesPart,
         mailboxes: Mailboxes,
@@ -54,6 +54,7 @@ class LoraPart(HeadPart):
     ) -> None:
         self._devices = devices
         self.head = None
+        settings = configuration.settings
         if settings.lora.port is None:
             return
         from edgehub.heads.lora.head import LoraHead  # noqa: PLC0415 - loaded by hubs with stations only
@@ -65,6 +66,7 @@ class LoraPart(HeadPart):
             is_registered=devices.is_lorawan_device,
             frames=devices.frames,
             messages=mailboxes,
+            scripts=configuration.decoders,
             clock=clock,
         )
 
@@ -88,6 +90,12 @@ class LoraPart(HeadPart):
         if self.head is not None:
             await self.head.reload()
 
+    async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Put the scripts of decoders in force."""
+        if self.head is not None:
+            self.head.server.decoders.replace(configuration.decoders)
+        return {}
+
     def status(self) -> dict[str, Any]:
         """Return the head's figures."""
         return {"lora": None if self.head is None else asdict(self.head.statistics())}
@@ -108,7 +116,7 @@ class LoraPart(HeadPart):
             for each in documents
             if each["loops"]
         ]
-        return found
+        return [*found, *self.head.server.decoders.warnings()]
 
     def operations(self) -> Sequence[Operation]:
         """Return the operations on stations, and on the radio of devices."""

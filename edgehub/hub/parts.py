@@ -207,7 +207,7 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         rng=rng,
     )
     lora = LoraPart(
-        settings,
+        configuration,
         devices=devices,
         mailboxes=device_bound.mailboxes,
         clock=clock,

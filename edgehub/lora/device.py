@@ -21,6 +21,8 @@ T = TypeVar("T", bound=StrEnum)
 _KEY: Final = re.compile(r"[0-9a-fA-F]{32}")
 _DEV_ADDR: Final = re.compile(r"[0-9a-fA-F]{8}")
 NAME_MAX: Final = 128
+DECODER_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+DECODER_NAME_RULE: Final = "1 to 64 letters, digits and . _ -, the first a letter or digit"
 
 
 class MacVersion(StrEnum):
@@ -62,6 +64,7 @@ class LorawanProfile:
         join_eui: Who answers its joins, empty = any; a request with another one is refused.
         app_key: Root key of 1.0, and of the application in 1.1; empty = the device does not join.
         nwk_key: Root key of the network in 1.1.
+        decoder: Name of what decodes its payloads, empty = they stay as they are.
     """
 
     name: str = ""
@@ -70,6 +73,7 @@ class LorawanProfile:
     join_eui: str = ""
     app_key: str = ""
     nwk_key: str = ""
+    decoder: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,7 @@ def parse_device(members: Mapping[str, str | int | bool | None]) -> DeviceDescri
         join_eui=_eui(given, "join_eui") if "join_eui" in given else "",
         app_key=_key(given, "app_key"),
         nwk_key=_key(given, "nwk_key"),
+        decoder=_decoder(given),
     )
     session = _session(given, is_1_1=mac_version is MacVersion.V1_1)
     if not profile.app_key and session is None:
@@ -198,6 +203,13 @@ def _name(given: Mapping[str, object]) -> str:
     name = str(given.get("name", ""))
     if len(name) > NAME_MAX or not name.isprintable():
         raise DeviceFormError(f"`name`: want at most {NAME_MAX} printable characters")
+    return name
+
+
+def _decoder(given: Mapping[str, object]) -> str:
+    name = str(given.get("decoder", ""))
+    if name and not re.search(DECODER_NAME, name):
+        raise DeviceFormError(f"`decoder`: want {DECODER_NAME_RULE}")
     return name
 
 

@@ -34,6 +34,7 @@ COLUMNS: Final = (
     "nwk_s_enc_key",
     "f_cnt_up",
     "f_cnt_down",
+    "decoder",
 )
 _PATCHES: Final = ("1.0.1", "1.0.2", "1.0.3", "1.0.4")
 _VERSION_WORDS: Final = {

@@ -43,6 +43,7 @@ LIVE_KEYS: Final = frozenset(
         "device_bound.bytes_max",
         "device_bound.ttl_s",
         "device_bound.deliveries_max",
+        "lora.decoder_folder",
         "log.level",
     }
 )

@@ -7,11 +7,13 @@ put in force as a whole; whatever is wrong anywhere is reported at once.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from edgehub.decoders.scripts import read_scripts
 from edgehub.devices.identities import IdentityList, certificate_files, read_identity_list
 from edgehub.devices.identity_file import IdentityFileError
 from edgehub.devices.server_tls import ServerTls, is_replaced, read_server_tls
@@ -34,17 +36,22 @@ from edgehub.settings.windows import window_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
+    from edgehub.decoders.scripts import DecoderScript
     from edgehub.routes.spec import Manifest
     from edgehub.settings import (
         EndpointSettings,
         HttpSettings,
+        LoraSettings,
         MqttSettings,
         Settings,
     )
     from edgehub.settings.origin import LoadedSettings, SettingsSource
 
 T = TypeVar("T")
+
+_DECODERS: Final = "lora.decoder_folder"
 
 
 class ConfigurationError(ConfigError):
@@ -74,6 +81,7 @@ class Configuration:
         tokens: Who may ask the HTTP API.
         tls: Certificate of the MQTT listener, None = it has none.
         http_tls: Certificate of the HTTP head, None = it has none.
+        decoders: Scripts of `lora.decoder_folder`, by name; none without stations.
         files: What other files that settings name hold; see `read_digests`.
         warnings: What an operator should look at; those of the manifest are its own.
     """
@@ -85,6 +93,7 @@ class Configuration:
     tokens: TokenList
     tls: ServerTls | None
     http_tls: ServerTls | None
+    decoders: Mapping[str, DecoderScript]
     files: Mapping[str, str]
     warnings: tuple[str, ...]
 
@@ -170,8 +179,9 @@ def read_configuration(
         tls = _part(faults, lambda: _read_tls("mqtt", settings.mqtt, identities))
     if not faults and settings.http.port is not None:
         http_tls = _part(faults, lambda: _read_tls("http", settings.http, identities))
+    decoders = None if faults else _part(faults, lambda: _read_decoders(settings.lora))
     files = None if faults else _part(faults, lambda: read_digests(settings))
-    if table is None or identities is None or tokens is None or files is None:
+    if table is None or identities is None or tokens is None or files is None or decoders is None:
         raise ConfigurationError(faults)
     return Configuration(
         loaded=loaded,
@@ -181,7 +191,8 @@ def read_configuration(
         tokens=tokens,
         tls=tls,
         http_tls=http_tls,
-        files=files,
+        decoders=decoders,
+        files={**files, **_digest(settings.lora.decoder_folder, decoders)},
         warnings=(
             *window_warnings(named_endpoints(settings), table.manifest),
             *loop_warnings(settings, named_endpoints(settings), table.mqtt_filters),
@@ -290,6 +301,21 @@ def _read_tls(
         listener.client_ca_file,
         own_certificates,
     )
+
+
+def _read_decoders(lora: LoraSettings) -> dict[str, DecoderScript]:
+    if lora.port is None or lora.decoder_folder is None:
+        return {}
+    scripts, faults = read_scripts(_DECODERS, lora.decoder_folder)
+    if faults:
+        raise ConfigurationError(faults)
+    return scripts
+
+
+def _digest(folder: Path | None, scripts: Mapping[str, DecoderScript]) -> dict[str, str]:
+    texts = repr(sorted((name, script.source) for name, script in scripts.items()))
+    digest = hashlib.sha256(texts.encode(errors="surrogatepass")).hexdigest()
+    return {} if folder is None else {_DECODERS: f"{folder}:{digest}"}
 
 
 def _check_redis(settings: Settings) -> None:

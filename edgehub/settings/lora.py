@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.lora.identifiers import eui_text, parse_station_id
 from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
-from edgehub.settings.values import Host, OptionalFile, Real, Section, Whole
+from edgehub.settings.values import Host, OptionalFile, OptionalPath, Real, Section, Whole
 
 RegionName = Literal["EU868", "US915", "AU915", "AS923-1", "AS923-2", "AS923-3", "AS923-4", "KR920"]
 NET_ID_MAX: Final = 2**24 - 1
@@ -99,6 +99,11 @@ class LoraSettings(Section):
         default=None,
         description="File with the value of the header `Authorization` that stations must send.",
         examples=["credential:station-token"],
+    )
+    decoder_folder: OptionalPath = Field(
+        default=None,
+        description="Folder of scripts that decode payloads, NAME.js for the decoder NAME.",
+        examples=["/etc/edgehub/decoders"],
     )
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "edgehub"
 FOLDERS = {
     "cli",
     "control",
+    "decoders",
     "device_bound",
     "devices",
     "endpoints",

@@ -27,9 +27,10 @@ from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
+    from edgehub.decoders.scripts import DecoderScript
     from edgehub.devices.affinity.stored_frames import StoredFrames
     from edgehub.devices.devices import Devices
     from edgehub.devices.handshakes import ServerContext
@@ -60,6 +61,7 @@ class LoraStatistics:
         joins: Join requests and frames of unknown devices, by what became of them.
         downlinks: Answers by the first window they were handed over for, `missed` = none was left;
             `sent` = the station has reported that it sends them.
+        payloads: Of devices with a decoder, by what became of them.
     """
 
     stations: int
@@ -70,6 +72,7 @@ class LoraStatistics:
     loops: int
     joins: dict[str, int]
     downlinks: dict[str, int]
+    payloads: dict[str, int]
 
 
 class LoraHead:
@@ -82,7 +85,12 @@ class LoraHead:
         is_registered: Returns whether a DevEUI is that of a registered device.
         frames: Stores messages.
         messages: Those that wait for devices.
+        scripts: Decoders of payloads, by name.
         clock: For all timers.
+
+    Attributes:
+        stations: Those that may connect.
+        server: Processes frames.
     """
 
     def __init__(
@@ -94,6 +102,7 @@ class LoraHead:
         is_registered: Callable[[str], Awaitable[bool]],
         frames: StoredFrames,
         messages: WaitingMessages,
+        scripts: Mapping[str, DecoderScript],
         clock: Clock,
     ) -> None:
         self._settings = settings
@@ -116,6 +125,7 @@ class LoraHead:
                 rx_delay_s=settings.rx_delay_s,
                 adr_margin_db=settings.adr_margin_db if settings.adr else None,
                 join_resend=settings.join_resend,
+                scripts=scripts,
             ),
             stations=self.stations,
             devices=devices,
@@ -177,6 +187,7 @@ class LoraHead:
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             self.server.start(tasks)
+            tasks.create_task(self.server.decoders.run(), name="lora-decoders")
             try:
                 for sock in self._sockets:
                     server = await loop.create_server(
@@ -242,6 +253,7 @@ class LoraHead:
             loops=sum(station.loops for station in stations),
             joins=dict(self.server.counts),
             downlinks=dict(self.server.downlinks.counts),
+            payloads=dict(self.server.decoders.counts),
         )
 
     def _connection(self) -> WebSocketConnection:

@@ -31,8 +31,9 @@ from edgehub.lora.regions import JOIN_ACCEPT_DELAY_S, FixedRegion
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from edgehub.decoders.scripts import DecoderScript
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import StoredDevice
     from edgehub.heads.lora.downlinks import Downlinks
@@ -55,6 +56,7 @@ class NetworkOptions:
         rx_delay_s: Seconds until RX1, for devices that join.
         adr_margin_db: What a signal keeps above the least, None = data rates are not adapted.
         join_resend: A join that was answered is answered again until data come.
+        scripts: Decoders of payloads, by name.
     """
 
     region: Region
@@ -62,6 +64,7 @@ class NetworkOptions:
     rx_delay_s: int
     adr_margin_db: float | None
     join_resend: bool
+    scripts: Mapping[str, DecoderScript]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from edgehub.decoders.decoders import Decoders
 from edgehub.devices.affinity.data import Uplink
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.outcome import Result
@@ -23,6 +24,7 @@ from edgehub.devices.source import RADIO_ADDRESS
 from edgehub.heads.lora.answers import Answers, DirectMessage
 from edgehub.heads.lora.downlinks import Downlinks
 from edgehub.heads.lora.joins import JoinServer
+from edgehub.heads.lora.payloads import DecodedUplink, decode_body
 from edgehub.heads.lora.radio_control import RadioControl
 from edgehub.heads.lora.reception import Transmissions, parse_reception
 from edgehub.heads.lora.station_messages import phy_payload_of
@@ -82,6 +84,7 @@ class NetworkServer:
         log: Lines at a bounded rate.
 
     Attributes:
+        decoders: Decode payloads of devices that name one.
         downlinks: Answers on their way.
         radio: What devices are asked of their radio.
         busy: Frames and answers that are not done.
@@ -106,6 +109,7 @@ class NetworkServer:
         self._frames = frames
         self._stations = stations
         self._messages = messages
+        self.decoders = Decoders(options.scripts, clock, log)
         self._clock = clock
         self._log = log
         self._tasks: asyncio.TaskGroup | None = None
@@ -245,7 +249,7 @@ class NetworkServer:
             plain = session.open_frame(lora, frame, f_cnt)
             commit = None
             if handling.upstream and frame.f_port:
-                message = self._message(device_id, frame, f_cnt, plain.payload, transmission)
+                message = await self._message(device, frame, f_cnt, plain.payload, transmission)
                 if handling.duplicate:
                     message.properties[DUPLICATE_PROPERTY] = "true"
                 commit = self._frames.append(message, handling.frame)
@@ -320,9 +324,9 @@ class NetworkServer:
         dev_addr = int(device.session.address.removeprefix(RADIO_ADDRESS), 16)
         await self._answers.send_now(device, dev_addr, int(lora.station, 16), waiting)
 
-    def _message(
+    async def _message(
         self,
-        device_id: str,
+        device: Device,
         frame: DataFrame,
         f_cnt: int,
         payload: bytes,
@@ -342,7 +346,13 @@ class NetworkServer:
             "loraDataRate": str(best.dr) if rate is None else rate.name,
         }
         system: dict[str, str | None] = {"contentType": "application/octet-stream"}
-        return Message(device_id, None, message_source(None, None), properties, system, payload)
+        source = message_source(None, None)
+        message = Message(device.device_id, None, source, properties, system, payload)
+        profile = device.profile.lora
+        if profile is not None and profile.decoder:
+            uplink = DecodedUplink(frame.f_port or 0, f_cnt, self._clock.wall_ms())
+            await decode_body(message, self.decoders, profile.decoder, uplink)
+        return message
 
     def _note(self, outcome: FrameOutcome, station: str) -> None:
         if outcome.result is Result.REJECTED and outcome.device_id and not outcome.repeated:

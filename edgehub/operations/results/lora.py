@@ -13,6 +13,7 @@ class LorawanDeviceDocument(TypedDict):
     Attributes:
         activation: `otaa` = it joins, `abp` = it has one session for good.
         join_eui: Of its joins, null = any.
+        decoder: What decodes its payloads, null = they stay as they are.
         dev_addr: Address of its session, null = it has none yet.
         joins: How often it has joined.
         f_cnt_up: Last frame counter that was heard.
@@ -26,6 +27,7 @@ class LorawanDeviceDocument(TypedDict):
     device_class: str
     activation: str
     join_eui: str | None
+    decoder: str | None
     dev_addr: str | None
     joins: int
     f_cnt_up: int

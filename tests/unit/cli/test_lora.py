@@ -91,6 +91,19 @@ def test_a_rejoin_request_is_read_without_its_key() -> None:
     assert (document["rejoin_type"], document["rj_count"], document["mic_ok"]) == (2, 219, None)
 
 
+def test_a_payload_is_decoded_by_a_script(tmp_path):
+    """As a hub does it; what fails is said with exit code 1."""
+    script = tmp_path / "counter.js"
+    script.write_text(
+        "function decodeUplink(i) { return { data: { first: i.bytes[0] } } }", "utf-8"
+    )
+    document = decoded(FRAME, *KEYS, "--decoder", str(script))
+    assert document["decoded_payload"] == {"first": bytes.fromhex(document["payload"])[0]}
+    script.write_text("function decodeUplink(i) { return { errors: ['no'] } }", "utf-8")
+    said = decoded(FRAME, *KEYS, "--decoder", str(script), code=1)["decode_error"]
+    assert said == f"{script}: no"
+
+
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
