@@ -251,16 +251,20 @@ class Decoders:
                 answer = await worker.ask({"name": name, "input": call.given})
         except _EndedError:
             await _end(worker.process)
-            why = _words(worker.process.returncode)
-            self._aside[name] = self._clock.monotonic() + SET_ASIDE_S, why
-            call.fail("ended", why)
+            self._set_aside(call, _words(worker.process.returncode))
+            return False
+        if answer.get("error") == OUT_OF_MEMORY:
+            self._set_aside(call, OUT_OF_MEMORY)
             return False
         if "error" in answer:
             call.fail("failed", answer["error"])
-            return bool(answer["error"] != OUT_OF_MEMORY)
-        if not call.result.done():
+        elif not call.result.done():
             call.result.set_result(Decoded(data=answer["data"], warnings=answer["warnings"]))
         return True
+
+    def _set_aside(self, call: _Call, why: str) -> None:
+        self._aside[call.name] = self._clock.monotonic() + SET_ASIDE_S, why
+        call.fail("ended", why)
 
 
 async def _end(process: Process) -> None:

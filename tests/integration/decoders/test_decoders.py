@@ -164,9 +164,11 @@ async def test_scripts_have_nothing_of_the_host() -> None:
         assert decoded.data == {"all": "undefinedundefined"}
 
 
-async def test_a_script_that_hangs_is_not_called_again_for_a_while() -> None:
+@pytest.mark.parametrize("body", ["while (true) {}", "new Uint8Array(2 ** 28)"])
+async def test_a_script_that_ends_its_process_is_not_called_again_for_a_while(body: str) -> None:
     """Its payloads fail at once, so they hold up neither their devices nor other decoders."""
-    async with decoding(scripts(hangs=HANGS, wind=WIND)) as decoders:
+    hangs = f"function decodeUplink(input) {{ {body} }}"
+    async with decoding(scripts(hangs=hangs, wind=WIND)) as decoders:
         await cause(decoders, "hangs")
         for _ in range(3):
             assert (await failure(decoders, "hangs"))[0] == "set_aside"
