@@ -66,7 +66,7 @@ async def row_of(
     while True:
         before = hub.depth()
         await station.hear(device.uplink(b"\x07\x02", f_port=f_port))
-        await hub.until(lambda: hub.depth() > before)
+        await hub.until(lambda before=before: hub.depth() > before)
         row = (await hub.rows())[-1]
         if "no result within" not in row["properties"].get("loraDecodeError", ""):
             return dict(row)
