@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     HandleRequest = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 5.0
 """So long an answer is waited for."""
 
 BLOCK_S: Final = 5.0

@@ -10,6 +10,8 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from edgehub.devices.identity_file import Identity, changing
+from edgehub.devices.passwords import PasswordHash
 from edgehub.hub.hub import Hub
 from edgehub.operations.operation import ArgumentError
 from edgehub.settings import Settings
@@ -42,13 +44,14 @@ def a_hub(folder, redis, name, **settings):
     )
 
 
-def client_of(hub, name="d"):
+def client_of(hub, name="d", **more):
     """Return a client of a hub."""
     return aiomqtt.Client(
         "127.0.0.1",
         hub.mqtt_port,
         identifier=name,
         protocol=aiomqtt.ProtocolVersion.V5,
+        **more,
     )
 
 
@@ -88,7 +91,13 @@ async def test_a_message_goes_to_the_hub_that_owns_the_device(tmp_path, redis):
     """Sent at any hub, by an operator or a client; the answer names the owner."""
     async with AsyncExitStack() as stack:
         a = await stack.enter_async_context(serving(a_hub(tmp_path, redis, "a")))
-        b = await stack.enter_async_context(serving(a_hub(tmp_path, redis, "b")))
+        file = tmp_path / "identities"
+        with changing(file) as entries:
+            rights = ("devices/+/messages/devicebound/#",)
+            password = PasswordHash.of(b"secret")
+            entries["panel"] = Identity(id="panel", password=password, publish=rights)
+        other = a_hub(tmp_path, redis, "b", identities_file=file)
+        b = await stack.enter_async_context(serving(other))
         device = await stack.enter_async_context(client_of(a))
         await say(device, 1)
         await device.subscribe(SUBSCRIPTION, qos=1)
@@ -97,9 +106,13 @@ async def test_a_message_goes_to_the_hub_that_owns_the_device(tmp_path, redis):
         assert await received(device) == b"open"
         assert (await send(a, "here"))["owner"] is None
         assert await received(device) == b"here"
+        panel = client_of(b, "panel", username="panel", password="secret")
+        async with panel as client:
+            await client.publish("devices/d/messages/devicebound/", b"by a panel", qos=1)
+        assert await received(device) == b"by a panel"
+        await until(lambda: ended(b, "Moved", 2))
+        await until(lambda: ended(a, "Success", 3))
         assert await waiting(b) == []
-        assert b.status()["device_bound"]["ended_total"]["Moved"] == 1
-        assert a.status()["device_bound"]["ended_total"]["Success"] == 2
 
 
 async def test_messages_wait_for_a_stopped_owner_and_follow_the_device(tmp_path, redis):
@@ -115,7 +128,8 @@ async def test_messages_wait_for_a_stopped_owner_and_follow_the_device(tmp_path,
         assert await waiting(b) == ["one"]
         a = await stack.enter_async_context(serving(a_hub(tmp_path, redis, "a")))
         await send(b, "2", message_id="two")
-        await until(lambda: two_wait(a))
+        await until(lambda: ended(b, "Moved", 2))
+        assert await waiting(a) == ["one", "two"]
         assert await waiting(b) == []
         # The device moves to the other hub, and its messages with it.
         assert await a.operations["device release"]({"device_id": "d"}) == {"released": True}
@@ -140,6 +154,6 @@ async def held_up(hub):
     return hub.status()["device_bound"]["held_up"]
 
 
-async def two_wait(hub):
-    """Return whether two messages wait in their order."""
-    return await waiting(hub) == ["one", "two"]
+async def ended(hub, fate, count):
+    """Return whether so many messages ended like that."""
+    return hub.status()["device_bound"]["ended_total"][fate] == count
