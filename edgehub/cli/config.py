@@ -79,7 +79,7 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
 
 
 @config.command()
-@click.option("--running", is_flag=True, help="Ask the daemon what it runs with.")
+@click.option("--running", is_flag=True, help="Show the settings of the running hub.")
 @json_option
 @click.pass_obj
 def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:

@@ -10,8 +10,12 @@ import sys
 
 import click
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done; do nothing.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask; needed off a terminal.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print what would be done, and do nothing."
+)
+yes_option = click.option(
+    "--yes", is_flag=True, help="Do not ask for confirmation; required without a terminal."
+)
 
 
 def ask(question: str, *, yes: bool, look_first: str = "--dry-run") -> None:

@@ -29,8 +29,8 @@ def _release_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose dead letters; they are the arguments of `_release`."""
     options = (
         click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1),
-        click.option("--all", "every", is_flag=True, help="All there are."),
-        click.option("--queue", "queue_name", help="All of one queue."),
+        click.option("--all", "every", is_flag=True, help="All dead letters."),
+        click.option("--queue", "queue_name", help="All dead letters of this queue."),
         dry_run_option,
         yes_option,
         json_option,
@@ -46,9 +46,15 @@ def dead() -> None:
 
 
 @dead.command("list")
-@click.option("--queue", "queue_name", help="Those of one queue; absent = of all.")
-@click.option("--limit", type=click.IntRange(1, _PAGE), default=100, help="At most (100).")
-@click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this number.")
+@click.option("--queue", "queue_name", help="Only dead letters of this queue.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _PAGE),
+    default=100,
+    show_default=True,
+    help="Number of dead letters at most.",
+)
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin after this number.")
 @json_option
 @click.pass_obj
 def list_letters(

@@ -11,6 +11,7 @@ from edgehub.cli.daemon import ask_hub
 from edgehub.cli.device_messages import messages, purge, send_to_device
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import new_table, print_table
 from edgehub.devices.source import Deduplication
 from edgehub.telemetry.plural import counted
@@ -19,7 +20,6 @@ _NOT_RECORDED: Final = (
     "devices are not recorded, since there is no election: this hub speaks for all that send to it"
     ' (set coordinator = "in-process" or "redis" in [affinity] and restart it)'
 )
-_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 
 
 @click.group(cls=CommandGroup)
@@ -32,8 +32,8 @@ for _command in (send_to_device, messages, purge):
 
 
 @device.command("list")
-@_LIMIT
-@click.option("--after", default="", help="Begin behind this device.")
+@limit_option
+@after_option("device")
 @json_option
 @click.pass_obj
 def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
@@ -61,8 +61,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
             "-" if row["silent_s"] is None else f"{row['silent_s']:.0f} s",
         )
     print_table(table, _NOT_RECORDED if answer["coordinator"] == "off" else "no device was heard")
-    if answer["next"]:
-        print_line(f"more with --after {answer['next']}", err=True)
+    print_next(answer)
 
 
 @device.command()
@@ -87,7 +86,7 @@ def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
 
 @device.command()
 @click.argument("device_id", metavar="[DEVICE]", required=False)
-@_LIMIT
+@limit_option
 @json_option
 @click.pass_obj
 def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool) -> None:
@@ -114,10 +113,14 @@ def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool
 @click.option(
     "--deduplication",
     type=click.Choice([each.value for each in Deduplication]),
-    help="What becomes of a copy that a hub heard too late.",
+    help="What happens to a copy that a hub received too late.",
 )
 @click.option("--gateway-id", help="The only hub that may speak for it; empty = any.")
-@click.option("--keep-alive-s", type=click.IntRange(0, 86_400), help="0 = never, or at least 60.")
+@click.option(
+    "--keep-alive-s",
+    type=click.IntRange(0, 86_400),
+    help="Idle time after which its session upstream is closed; 0 = never, else at least 60.",
+)
 @json_option
 @click.pass_obj
 def set_device(

@@ -34,12 +34,14 @@ _MODULE: Final = click.option("--module", "-m", help="A module of the device.")
     callback=checked(named_values),
     help="A property of the message; may be repeated.",
 )
-@click.option("--priority", type=click.IntRange(0, 9), help="0 is the best; absent = the last.")
-@click.option("--ttl", type=Duration(), help="How long it may wait, up to 48h, such as 10min.")
-@click.option("--id", "message_id", help="Its id; absent = the hub makes one.")
-@click.option("--correlation-id", help="What it answers or belongs to.")
-@click.option("--content-type", help="Of the content, such as application/json.")
-@click.option("--ack", type=click.Choice(_ACKS), help="Of what feedback is sent.")
+@click.option(
+    "--priority", type=click.IntRange(0, 9), help="0 is the best; default: after all others."
+)
+@click.option("--ttl", type=Duration(), help="Time to live, such as 10min; at most 48h.")
+@click.option("--id", "message_id", help="Message id; default: made by the hub.")
+@click.option("--correlation-id", help="Correlation id, for the device.")
+@click.option("--content-type", help="Type of the body, such as application/json.")
+@click.option("--ack", type=click.Choice(_ACKS), help="Outcomes of which the hub sends feedback.")
 @json_option
 @click.pass_obj
 def send_to_device(

@@ -32,9 +32,9 @@ def entity() -> None:
 
 
 @entity.command("list")
-@click.option("--root", metavar="TOPIC-ID", help="Only this one and all below it.")
-@click.option("--parent", metavar="TOPIC-ID", help="Only those right below this one.")
-@click.option("--type", "type_", type=click.Choice(_TYPES), help="Only those of a type.")
+@click.option("--root", metavar="TOPIC-ID", help="Only this entity and all below it.")
+@click.option("--parent", metavar="TOPIC-ID", help="Only the children of this entity.")
+@click.option("--type", "type_", type=click.Choice(_TYPES), help="Only entities of this type.")
 @json_option
 @click.pass_obj
 def list_entities(
@@ -85,10 +85,12 @@ def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
     type=click.Choice(_TYPES),
     default="child-device",
     show_default=True,
-    help="What it is.",
+    help="Type of the entity.",
 )
-@click.option("--id", "external_id", help="Id at the cloud; absent = derived from TOPIC-ID.")
-@click.option("--parent", metavar="TOPIC-ID", help="Absent = the default parent.")
+@click.option("--id", "external_id", help="Id at the cloud; default: derived from TOPIC-ID.")
+@click.option(
+    "--parent", metavar="TOPIC-ID", help="Parent; default: the gateway, or the device of a service."
+)
 @click.option("--health", metavar="TOPIC-ID", help="Service whose health stands for it.")
 @click.option("--name", help="Display name.")
 @click.option("--cloud-type", help="Type at the cloud.")

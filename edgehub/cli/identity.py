@@ -122,7 +122,7 @@ def _rights_options(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             metavar="FILTER",
             callback=checked(each(check_right)),
-            help="Local topics it may subscribe to, likewise.",
+            help="Local topics it may subscribe to, {id} = its own id; repeatable.",
         ),
         click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic."),
     )
@@ -152,7 +152,7 @@ def identity() -> None:
     default="",
     metavar="ORG/APPLICATION",
     callback=checked(lambda value: tenant_name(value) if value else ""),
-    help="Whose routes its messages meet; absent = those of everybody without a tenant.",
+    help="Tenant whose routes take its messages; default: the default tenant.",
 )
 @click.pass_obj
 def add(  # noqa: PLR0913 - one argument for each option

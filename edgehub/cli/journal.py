@@ -90,19 +90,28 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     "--event",
     metavar="EVENT",
     callback=_event,
-    help="Such as expired, dropped, refused; absent = all.",
+    help="Only this event, such as expired, dropped or refused.",
 )
-@click.option("--queue", "queue_name", metavar="QUEUE", help="Of one queue, such as upstream_Pri3.")
+@click.option(
+    "--queue",
+    "queue_name",
+    metavar="QUEUE",
+    help="Only lines of this queue, such as upstream_Pri3.",
+)
 @click.option(
     "--since",
     type=Duration(),
     default="24h",
     show_default=True,
     metavar="DURATION",
-    help="Such as 90s, 10min, 1h, 2d.",
+    help="Only lines that are not older, such as 90s, 10min, 1h, 2d.",
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=100, help="The newest so many lines (100)."
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="Number of lines at most, the newest.",
 )
 @json_option
 @click.pass_obj
@@ -169,7 +178,9 @@ def _expired_text(line: dict[str, Any]) -> str:
 
 @journal.command()
 @click.argument("target", metavar="DIR|URL")
-@click.option("--close", is_flag=True, help="Close the growing segment first, so that it goes too.")
+@click.option(
+    "--close", is_flag=True, help="Close the growing segment first, so that it is exported too."
+)
 @json_option
 @click.pass_obj
 def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:

@@ -44,12 +44,15 @@ def _filter(value: str) -> None:
     "filters", metavar="FILTER...", nargs=-1, required=True, callback=checked(each(_filter))
 )
 @click.option(
-    "--as", "client_id", metavar="DEVICE", help="Client id, such as a device's; absent = any."
+    "--as",
+    "client_id",
+    metavar="DEVICE",
+    help="Client id, such as that of a device; default: a random one.",
 )
 @click.option(
-    "--upstream", is_flag=True, help="Listen at the broker that the settings have as [upstream]."
+    "--upstream", is_flag=True, help="Listen at the broker of [upstream] in the settings."
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--count", type=click.IntRange(1), help="End after this number of messages.")
 @click.option("--qos", type=click.IntRange(0, 2), default=1, show_default=True, help="Highest QoS.")
 @click.option(
     "--mqtt",

@@ -17,6 +17,7 @@ from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import new_table, print_table, span
 from edgehub.clock import SystemClock
 from edgehub.decoders.scripts import DecoderError, decode_once, read_script
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from edgehub.lora.decode import FrameKeys
 
-_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _FIGURES = ("joins", "up", "down")
 _DEV_EUI = click.argument("dev_eui", metavar="DEVEUI")
 
@@ -50,22 +50,36 @@ def device() -> None:
 @_DEV_EUI
 @click.option("--name", help="Display name.")
 @click.option(
-    "--mac-version", type=click.Choice([*map(str, MacVersion)]), help="Its LoRaWAN (1.0.3)."
+    "--mac-version",
+    type=click.Choice([*map(str, MacVersion)]),
+    help="Version of LoRaWAN; default: 1.0.3.",
 )
 @click.option(
-    "--device-class", type=click.Choice([*map(str, DeviceClass)]), help="C = always listens (A)."
+    "--device-class",
+    type=click.Choice([*map(str, DeviceClass)]),
+    help="Class; a device of class C always listens. Default: A.",
 )
-@click.option("--join-eui", help="JoinEUI of its joins; absent = any.")
+@click.option("--join-eui", help="JoinEUI of its joins; default: any.")
 @click.option("--app-key", help="Root key of a device that joins, 32 hex digits.")
 @click.option("--nwk-key", help="Second root key of a device of 1.1.")
 @click.option("--dev-addr", help="Address of a device that does not join, 8 hex digits.")
-@click.option("--nwk-s-key", help="Its network session key.")
-@click.option("--app-s-key", help="Its application session key.")
-@click.option("--f-nwk-s-int-key", help="In place of --nwk-s-key for a device of 1.1.")
-@click.option("--s-nwk-s-int-key", help="Likewise.")
-@click.option("--nwk-s-enc-key", help="Likewise.")
-@click.option("--decoder", metavar="NAME", help="NAME.js of lora.decoder_folder decodes them.")
-@click.option("--strict-counters", is_flag=True, help="It never starts again with counter 0.")
+@click.option("--nwk-s-key", help="Network session key (NwkSKey) of a device that does not join.")
+@click.option(
+    "--app-s-key", help="Application session key (AppSKey) of a device that does not join."
+)
+@click.option("--f-nwk-s-int-key", help="FNwkSIntKey, for LoRaWAN 1.1 instead of --nwk-s-key.")
+@click.option("--s-nwk-s-int-key", help="SNwkSIntKey, for LoRaWAN 1.1.")
+@click.option("--nwk-s-enc-key", help="NwkSEncKey, for LoRaWAN 1.1.")
+@click.option(
+    "--decoder",
+    metavar="NAME",
+    help="Decode payloads by NAME.js of lora.decoder_folder.",
+)
+@click.option(
+    "--strict-counters",
+    is_flag=True,
+    help="Refuse a counter that starts again, of a device that does not join.",
+)
 @click.option("--replace", is_flag=True, help="Change a device that is registered.")
 @json_option
 @click.pass_obj
@@ -85,8 +99,8 @@ def add(obj: dict[str, Any], /, as_json: bool, **given: Any) -> None:
 
 
 @device.command("list")
-@_LIMIT
-@click.option("--after", default="", help="Begin behind this DevEUI.")
+@limit_option
+@after_option("DevEUI")
 @json_option
 @click.pass_obj
 def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
@@ -111,13 +125,12 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
             str(row["f_cnt_down"]),
         )
     print_table(table, "no LoRaWAN device is registered")
-    if answer["next"]:
-        print_line(f"more with --after {answer['next']}", err=True)
+    print_next(answer)
 
 
 @device.command()
 @_DEV_EUI
-@click.option("--keys", is_flag=True, help="Show its keys too.")
+@click.option("--keys", is_flag=True, help="Show keys too.")
 @json_option
 @click.pass_obj
 def show(obj: dict[str, Any], dev_eui: str, keys: bool, as_json: bool) -> None:
@@ -284,22 +297,44 @@ def _rights(row: dict[str, Any]) -> str:
 
 @lora.command()
 @click.argument("frame", metavar="FRAME")
-@click.option("--app-key", help="Root key, for joins; of a device of 1.1 its NwkKey.")
-@click.option("--nwk-s-key", help="Network session key, for data.")
-@click.option("--app-s-key", help="Application session key, for data.")
-@click.option("--f-nwk-s-int-key", help="In place of --nwk-s-key for a device of 1.1.")
-@click.option("--s-nwk-s-int-key", help="Likewise.")
-@click.option("--nwk-s-enc-key", help="Likewise.")
-@click.option("--f-cnt", type=click.IntRange(0, 2**32 - 1), help="Full counter; absent = tried.")
-@click.option("--tx-dr", type=click.IntRange(0, 15), default=0, help="Of an uplink of 1.1 (0).")
-@click.option("--sf", type=click.IntRange(7, 12), help="Spreading factor: show the time on air.")
-@click.option("--bw", type=click.Choice(["125", "250", "500"]), default="125", help="kHz (125).")
+@click.option("--app-key", help="Root key, for join frames; for LoRaWAN 1.1 the NwkKey.")
+@click.option("--nwk-s-key", help="Network session key (NwkSKey), for data frames.")
+@click.option("--app-s-key", help="Application session key (AppSKey), for data frames.")
+@click.option("--f-nwk-s-int-key", help="FNwkSIntKey, for LoRaWAN 1.1 instead of --nwk-s-key.")
+@click.option("--s-nwk-s-int-key", help="SNwkSIntKey, for LoRaWAN 1.1.")
+@click.option("--nwk-s-enc-key", help="NwkSEncKey, for LoRaWAN 1.1.")
+@click.option(
+    "--f-cnt",
+    type=click.IntRange(0, 2**32 - 1),
+    help="Full frame counter; default: found by the MIC.",
+)
+@click.option(
+    "--tx-dr",
+    type=click.IntRange(0, 15),
+    default=0,
+    show_default=True,
+    help="Data rate of an uplink of LoRaWAN 1.1.",
+)
+@click.option("--sf", type=click.IntRange(7, 12), help="Spreading factor; shows the time on air.")
+@click.option(
+    "--bw",
+    type=click.Choice(["125", "250", "500"]),
+    default="125",
+    show_default=True,
+    help="Bandwidth in kHz.",
+)
+@click.option(
+    "--tx-ch",
+    type=click.IntRange(0, 255),
+    default=0,
+    show_default=True,
+    help="Channel of an uplink of LoRaWAN 1.1.",
+)
 @click.option(
     "--decoder",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="DecoderScript that decodes the payload of an uplink.",
+    help="Script that decodes the payload of an uplink.",
 )
-@click.option("--tx-ch", type=click.IntRange(0, 255), default=0, help="Likewise, its channel (0).")
 @json_option
 def decode(frame: str, as_json: bool, **given: Any) -> int:
     """Describe a FRAME, hex digits or Base64; needs no hub.
@@ -330,17 +365,53 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
 
 @lora.command()
 @click.argument("stations", metavar="STATION...", nargs=-1)
-@click.option("--devices", type=click.IntRange(1, 100_000), default=10, help="How many (10).")
-@click.option("--seed", default="", help="Of their keys; the same seed makes the same devices.")
 @click.option(
-    "--list", "lists", is_flag=True, help="Print them for `lora device import -`, and end."
+    "--devices",
+    type=click.IntRange(1, 100_000),
+    default=10,
+    show_default=True,
+    help="Number of devices.",
 )
-@click.option("--seconds", type=float, default=60.0, help="How long they send data (60).")
-@click.option("--joins", type=click.FloatRange(0.1, 1000), default=3.0, help="Per second (3).")
-@click.option("--uplinks", type=click.FloatRange(0.1, 10_000), default=5.0, help="Likewise (5).")
-@click.option("--confirmed", type=click.FloatRange(0, 1), default=0.1, help="Share of them (0.1).")
-@click.option("--shared", type=click.FloatRange(0, 1), default=0.05, help="Heard twice (0.05).")
-@click.option("--token", envvar="EDGEHUB_STATION_TOKEN", help="Sent as `Authorization`.")
+@click.option(
+    "--seed", default="", help="Seed of keys and timing; the same seed makes the same devices."
+)
+@click.option(
+    "--list", "lists", is_flag=True, help="Print the devices for `lora device import -`, and end."
+)
+@click.option(
+    "--seconds", type=float, default=60.0, show_default=True, help="How long devices send data."
+)
+@click.option(
+    "--joins",
+    type=click.FloatRange(0.1, 1000),
+    default=3.0,
+    show_default=True,
+    help="Joins per second.",
+)
+@click.option(
+    "--uplinks",
+    type=click.FloatRange(0.1, 10_000),
+    default=5.0,
+    show_default=True,
+    help="Uplinks per second.",
+)
+@click.option(
+    "--confirmed",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Share of uplinks that are confirmed.",
+)
+@click.option(
+    "--shared",
+    type=click.FloatRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="Share of uplinks that two stations hear.",
+)
+@click.option(
+    "--token", envvar="EDGEHUB_STATION_TOKEN", help="Value of the header `Authorization`."
+)
 @json_option
 def simulate(
     stations: tuple[str, ...], lists: bool, as_json: bool, devices: int, seed: str, **given: Any

@@ -83,7 +83,7 @@ class _Commands(CommandGroup):
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     envvar="EDGEHUB_CONFIG",
-    help="Settings file; absent = edgehub.toml in systemd's folder or the working folder.",
+    help="Settings file; default: edgehub.toml in systemd's folder or the working folder.",
 )
 @click.version_option(package_name="edgehub", message="edgehub %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")

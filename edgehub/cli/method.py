@@ -23,18 +23,18 @@ def method() -> None:
 @method.command()
 @client_argument
 @click.argument("name", metavar="METHOD")
-@click.option("--payload", type=JsonArgument(), metavar="JSON", help="What it is called with.")
+@click.option("--payload", type=JsonArgument(), metavar="JSON", help="Payload of the call.")
 @click.option(
     "--response-timeout",
     type=click.FloatRange(5, 300),
     default=30,
-    help="Longest wait for its answer, in seconds (30).",
+    help="Longest wait for the answer, in seconds; default: 30.",
 )
 @click.option(
     "--connect-timeout",
     type=click.FloatRange(0, 300),
     default=0,
-    help="Longest wait until it is connected, in seconds (0).",
+    help="Longest wait for the device to connect, in seconds; default: 0.",
 )
 @click.pass_obj
 def invoke(

@@ -57,10 +57,16 @@ def list_queues(obj: dict[str, Any], as_json: bool) -> None:
 @click.option(
     "--priority",
     type=click.Choice([*_PRIORITIES]),
-    help="Of the queues of an endpoint this one.",
+    help="Only the queue of this priority, where QUEUE names an endpoint.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Messages at most (10).")
-@click.option("--after", type=click.IntRange(0), default=0, help="Begin behind this offset.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="Number of messages at most.",
+)
+@click.option("--after", type=click.IntRange(0), default=0, help="Begin after this offset.")
 @click.option("--payload", is_flag=True, help="Show bodies and the values of properties.")
 @json_option
 @click.pass_obj

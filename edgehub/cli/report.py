@@ -49,7 +49,7 @@ class _Date(click.DateTime):
 @click.option(
     "--hubs",
     metavar="FILE",
-    help="Ids of all hubs, one a line; absent = those of the last 14 dates in the output.",
+    help="File with the ids of all hubs, one a line; default: the hubs of the last 14 dates.",
 )
 @click.option(
     "--strict", is_flag=True, help="Write nothing if a hub that has segments cannot be used."
@@ -57,14 +57,14 @@ class _Date(click.DateTime):
 @click.option(
     "--starved-after-s",
     type=click.IntRange(min=60),
-    help="Shortest time without service that counts; absent = 60.",
+    help="Shortest time without service that counts; default: 60.",
 )
 @click.option(
     "--idle-after-s",
     type=click.IntRange(min=60),
-    help="Shortest pause of a link that counts as idle; absent = 60.",
+    help="Shortest pause of a link that counts as idle; default: 60.",
 )
-@click.option("--memory", help="Heap for Java, such as 4g; absent = 2g.")
+@click.option("--memory", help="Heap for Java, such as 4g; default: 2g.")
 def report(
     date: datetime,
     source: str,

@@ -117,12 +117,12 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
 
 
 @route.command()
-@click.option("--manifest", "file", type=_MANIFEST, help="Ask a file instead: a manifest, JSON.")
+@click.option("--manifest", "file", type=_MANIFEST, help="Use the routes of this manifest instead.")
 @click.option(
     "--message",
     "message_file",
     type=click.File("rb"),
-    help="The message as JSON, - = standard input; absent = an empty one from a device.",
+    help="The message as JSON, - = standard input; default: an empty one from a device.",
 )
 @json_option
 @click.pass_obj

@@ -106,10 +106,17 @@ def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) 
     type=click.File("rb"),
     help="Take the route from a file instead, a JSON text or object as in a manifest; - = stdin.",
 )
-@click.option("--id", "route_id", help="Its name; absent = the hash of the content.")
-@click.option("--priority", type=click.IntRange(0, 9), help="0 is the best; absent = behind 9.")
-@click.option("--ttl", "ttl_s", type=click.IntRange(min=1), help="Seconds; absent = the global.")
-@click.option("--description", help="For operators.")
+@click.option("--id", "route_id", help="Id of the route; default: the hash of its content.")
+@click.option(
+    "--priority", type=click.IntRange(0, 9), help="0 is the best; default: after all others."
+)
+@click.option(
+    "--ttl",
+    "ttl_s",
+    type=click.IntRange(min=1),
+    help="Time to live in seconds; default: the global one.",
+)
+@click.option("--description", help="Text for operators.")
 @click.option("--disabled", is_flag=True, help="Store it without running it.")
 @revision_option
 @wait_option
@@ -199,7 +206,7 @@ disable: Final = _switch("disable", "Keep a route in the table without running i
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only report; put nothing right.")
+@click.option("--dry-run", is_flag=True, help="Only report; repair nothing.")
 @json_option
 @click.pass_obj
 def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:

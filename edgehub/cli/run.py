@@ -31,7 +31,7 @@ device upstream; the usual limit of 1 024 ends below the default number of clien
     "--config",
     "own_config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings file; the same option before `run` is meant for all commands.",
+    help="Settings file; the same as the option before `run`.",
 )
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="State folder.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))

@@ -10,10 +10,10 @@ from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import new_table, print_table, span
 from edgehub.telemetry.plural import counted
 
-_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _FIGURES = ("subscriptions", "waiting", "bytes")
 
 
@@ -23,8 +23,8 @@ def session() -> None:
 
 
 @session.command("list")
-@_LIMIT
-@click.option("--after", default="", help="Begin behind this client.")
+@limit_option
+@after_option("client")
 @json_option
 @click.pass_obj
 def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
@@ -45,8 +45,7 @@ def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) ->
             str(row["waiting_bytes"]),
         )
     print_table(table, "no client is connected or has a stored session")
-    if answer["next"]:
-        print_line(f"more with --after {answer['next']}", err=True)
+    print_next(answer)
 
 
 @session.command()

@@ -15,10 +15,10 @@ from edgehub.telemetry.plural import counted
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status as one JSON object.")
-@click.option("--quiet", is_flag=True, help="Print nothing; see the exit code.")
+@click.option("--quiet", is_flag=True, help="Print nothing; the exit code has the result.")
 @click.pass_obj
 def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
-    """Show what the running hub does; exit code 4 when none answers."""
+    """Show what the running hub does; exit code 4 if no hub is running."""
     document = ask_hub(obj, "status")
     if quiet:
         return 0 if document["phase"] == "running" and not document["stalled"] else 1

@@ -12,7 +12,9 @@ from edgehub.telemetry.plural import counted
 EXIT_FAILED: Final = 1
 
 tenant_option = click.option(
-    "--tenant", metavar="ORG/APPLICATION", help="On hubs with several tenants; absent = the usual."
+    "--tenant",
+    metavar="ORG/APPLICATION",
+    help="Tenant, on hubs with several; default: the default tenant.",
 )
 revision_option = click.option(
     "--if-revision",

@@ -46,13 +46,13 @@ def token() -> None:
     type=click.Choice([role.value for role in Role]),
     default=Role.READ.value,
     show_default=True,
-    help="write includes reading.",
+    help="Role; write includes reading.",
 )
 @click.option(
     "--tenant",
     metavar="ORG/APPLICATION",
     callback=checked(check_tenant),
-    help="Confine it to the routes of one tenant; absent = the whole hub.",
+    help="Restrict the token to the routes of one tenant.",
 )
 @_FILE.option
 @click.pass_obj

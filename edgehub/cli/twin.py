@@ -12,9 +12,9 @@ from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.json_argument import JsonArgument
 from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import new_table, print_table
 
-_LIMIT = click.option("--limit", type=click.IntRange(1, 1000), default=100, help="At most (100).")
 _VERSIONS = ("desired", "reported")
 
 
@@ -27,8 +27,8 @@ def twin() -> None:
 
 
 @twin.command("list")
-@_LIMIT
-@click.option("--after", default="", help="Begin behind this client.")
+@limit_option
+@after_option("client")
 @json_option
 @click.pass_obj
 def list_twins(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
@@ -41,8 +41,7 @@ def list_twins(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> No
     for row in answer["twins"]:
         table.add_row(row["client_id"], str(row["desired_version"]), str(row["reported_version"]))
     print_table(table, "no client has a twin")
-    if answer["next"]:
-        print_line(f"more with --after {answer['next']}", err=True)
+    print_next(answer)
 
 
 @twin.command()
@@ -56,9 +55,14 @@ def show(obj: dict[str, Any], client_id: str) -> None:
 @twin.command("set")
 @client_argument
 @click.option(
-    "--desired", type=JsonArgument(), help="Properties to merge; null removes one.", metavar="JSON"
+    "--desired",
+    type=JsonArgument(),
+    help="Desired properties to merge; null removes one.",
+    metavar="JSON",
 )
-@click.option("--tags", type=JsonArgument(), help="Tags to merge, likewise.", metavar="JSON")
+@click.option(
+    "--tags", type=JsonArgument(), help="Tags to merge; null removes one.", metavar="JSON"
+)
 @click.pass_obj
 def set_twin(
     obj: dict[str, Any],
