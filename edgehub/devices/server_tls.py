@@ -1,11 +1,12 @@
 """The certificate of a listener, whom it trusts, and what is in a client's certificate.
 
-Blocks on the disk, so the daemon calls it from a thread. Invariant: whatever is wrong with a file
-shows as a `ConfigError` that names its setting.
+Functions block on the disk, so the daemon calls them from a thread. Invariant: whatever is wrong
+with a file shows as a `ConfigError` that names its setting.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import ssl
 from dataclasses import dataclass
@@ -131,18 +132,52 @@ def _check_signs_nothing(section: str, file: Path, binary: bytes) -> None:
         raise ConfigError(str(file), reason, hint)
 
 
-def renew_server_tls(
-    context: ssl.SSLContext, section: str, certificate_file: Path, key_file: Path
-) -> None:
-    """Load the certificate again into a context in use, for connections from now on.
+class RenewableTls:
+    """TLS of a listener, if its settings have a certificate, which is renewed in place.
 
-    A context loads a chain in several steps, so only one that has been tried is loaded into it.
+    Args:
+        section: Section of the settings, for errors.
+        certificate_file: As for `read_server_tls`; None = it speaks no TLS.
+        key_file: Likewise.
+        client_ca_file: As for `read_server_tls`.
 
-    Raises:
-        ConfigError: As `read_server_tls`; then the context is as it was.
+    Attributes:
+        context: For its connections; None = it speaks no TLS, or before `read`.
     """
-    read_server_tls(section, certificate_file, key_file, None)
-    load_certificate(context, section, certificate_file, key_file)
+
+    def __init__(
+        self,
+        section: str,
+        certificate_file: Path | None,
+        key_file: Path | None,
+        client_ca_file: Path | None = None,
+    ) -> None:
+        self._section = section
+        self._certificate_file = certificate_file
+        self._key_file = key_file
+        self._client_ca_file = client_ca_file
+        self.context: ServerContext | None = None
+
+    @property
+    def refused_total(self) -> int:
+        """Return how many connections were closed because too many handshakes ran."""
+        return 0 if self.context is None else self.context.refused_total
+
+    async def read(self) -> None:
+        """Read the certificate, once more after the first time, for connections from now on.
+
+        Raises:
+            ConfigError: As `read_server_tls`; then the context is as it was.
+        """
+        if self._certificate_file is None or self._key_file is None:
+            return
+        files = (self._section, self._certificate_file, self._key_file)
+        tls = await asyncio.to_thread(read_server_tls, *files, self._client_ca_file)
+        if self.context is None:
+            self.context = tls.context
+        else:
+            # A context loads a chain in several steps, so only one that has been tried is loaded.
+            await asyncio.to_thread(load_certificate, self.context, *files)
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:

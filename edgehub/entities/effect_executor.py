@@ -8,7 +8,6 @@ once all of it is durable.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -16,15 +15,14 @@ from edgehub.endpoints.cumulocity import MAPPER_MODULE, TOPIC_PROPERTY
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX
 from edgehub.entities.announcements import Subject
 from edgehub.entities.effects import LocalPublish, Output, TableChange
-from edgehub.entities.tables import EntityWrites
+from edgehub.entities.tables import statement_of
 from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, message_source
-from edgehub.store.failure import refusal_of
+from edgehub.store.row_changes import RowChanges
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from edgehub.entities.announcements import Announcements
     from edgehub.entities.effects import Effect
@@ -63,10 +61,7 @@ class EffectExecutor:
         self._router = router
         self._space = space
         self._announcements = announcements
-        self._transaction: object = None
-        self._writes = EntityWrites()
-        self._waiters: list[Settle] = []
-        self._written: asyncio.Future[None] | None = None
+        self._changes = RowChanges(store.writer, "mapping.state_not_stored", commit_now=False)
         self.publishing = False
         """Whether a local message that arrives now is being published here."""
 
@@ -80,17 +75,14 @@ class EffectExecutor:
         """
         if not effects:
             # Changes of the message that it repeats may not be on disk yet.
-            if self._written is None or self._written.done():
-                settle(token, None)
-            else:
-                self._waiters.append(Ticket(settle, token).done)
+            self._changes.wait(Ticket(settle, token).done)
             return False
         if len(effects) == 1 and isinstance(effects[0], Output) and effects[0].creates is None:
             # Data of a known entity, nearly every message: one row and nothing else.
             self._send(effects[0], settle, token, overdraw=False)
             return False
         ticket = Ticket(settle, token)
-        with self._store.writer.together() as transaction:
+        with self._store.writer.together():
             changes: list[TableChange] = []
             for effect in effects:
                 if isinstance(effect, TableChange):
@@ -102,14 +94,17 @@ class EffectExecutor:
                 else:
                     changes += self._announce(effect, effect.creates, ticket)
             if changes:
-                self._write(changes, transaction, ticket.hold())
+                self.write(changes, ticket.hold())
         ticket.done(0, None)
         return bool(changes)
 
-    def write(self, changes: Iterable[TableChange], settle: Settle) -> None:
-        """Write changes without a message."""
-        with self._store.writer.together() as transaction:
-            self._write(changes, transaction, settle)
+    def write(self, changes: Sequence[TableChange], settle: Settle) -> None:
+        """Write changes, at least one, without a message."""
+        with self._store.writer.together():
+            for at, change in enumerate(changes, 1):
+                statement = statement_of(change.table, change.key, change.value)
+                settled = settle if at == len(changes) else None
+                self._changes.add((change.table, change.key), statement, settled)
 
     def can_publish(self, topic: str) -> bool:
         """Return whether a topic is one of the local space, as it is for clients."""
@@ -162,23 +157,6 @@ class EffectExecutor:
             if predecessor is not None:
                 return replace(result, predecessor=predecessor)
         return result
-
-    def _write(self, changes: Iterable[TableChange], transaction: object, settle: Settle) -> None:
-        if self._transaction is not transaction:
-            self._transaction = transaction
-            self._writes = EntityWrites()
-            self._waiters = []
-            self._written = self._store.writer.transact(self._writes.apply, commit_now=False)
-            self._written.add_done_callback(partial(_settle_all, self._waiters))
-        for change in changes:
-            self._writes.add(change.table, change.key, change.value)
-        self._waiters.append(settle)
-
-
-def _settle_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
-    refusal = refusal_of(future, "mapping.state_not_stored")
-    for settle in waiters:
-        settle(0, refusal)
 
 
 def _message(row: Output) -> Message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,16 +19,18 @@ from edgehub.entities.alarms import JOURNAL
 from edgehub.entities.effects import Instant, LocalPublish, TableChange
 from edgehub.entities.mapper import Mapper
 from edgehub.entities.replay_form import ReplayFormError, read_replay
-from edgehub.entities.tables import EntityContents, EntityWrites, load_entities
+from edgehub.entities.tables import EntityContents, load_entities, statement_of
 from edgehub.mqtt.topic_filter import matches
 from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.migrations import migrate
+from edgehub.store.row_changes import execute_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     from edgehub.entities.effects import Effect
     from edgehub.entities.replay_form import Replay, ReplayInput
+    from edgehub.store.row_changes import Statement
 
 WALL_MS: Final = 1_767_225_600_000
 """2026-01-01T00:00:00Z: the time of day at which every replay starts."""
@@ -61,7 +64,7 @@ class _Run:
         self._shown: list[dict[str, Any]] = []
         self._retained: dict[str, bytes] = {}
         self._queued: list[ReplayInput] = []
-        self._writes = EntityWrites()
+        self._writes: dict[Hashable, Statement] = {}
         self._mapper: Mapper | None = None
 
     def run(self) -> list[dict[str, Any]]:
@@ -112,9 +115,9 @@ class _Run:
             return
         with closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
             migrate(connection)
-            in_transaction(connection, self._writes.apply)
+            in_transaction(connection, partial(execute_all, self._writes))
             stored = load_entities(connection)
-        self._writes = EntityWrites()
+        self._writes = {}
         self._start(stored, at_ms)
         queued, self._queued = self._queued, []
         for message in queued:
@@ -142,7 +145,8 @@ class _Run:
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, TableChange):
-                self._writes.add(effect.table, effect.key, effect.value)
+                statement = statement_of(effect.table, effect.key, effect.value)
+                self._writes[effect.table, effect.key] = statement
                 continue
             retain = isinstance(effect, LocalPublish) and effect.retain
             if retain:

@@ -1,8 +1,7 @@
 """Entities, their twins, what is held for unregistered ones, and the mapper's own state on disk.
 
 Owns the tables `entity`, `twin`, `pending` and `mapper_state`, but not the meaning of their
-values. Changes are gathered and join the group commit of the rows that they belong to.
-Invariant: a later change of a row replaces an earlier one that is not written yet.
+values.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable
+
+    from edgehub.store.row_changes import Statement
 
 Key = tuple[str | int, ...]
 Value = tuple[str | int | bytes, ...]
@@ -107,38 +107,7 @@ def load_entities(connection: sqlite3.Connection) -> EntityContents:
     )
 
 
-class EntityWrites:
-    """Changes that one commit writes.
-
-    Gathered on the loop; nothing is added once the commit has begun, which runs on the
-    connection's thread.
-    """
-
-    def __init__(self) -> None:
-        self._changes: dict[EntityTable, dict[Key, Value | None]] = {
-            table: {} for table in EntityTable
-        }
-
-    def __bool__(self) -> bool:
-        return any(self._changes.values())
-
-    def add(self, table: EntityTable, key: Key, value: Value | None) -> None:
-        """Write a row, or delete it with None."""
-        self._changes[table][key] = value
-
-    def apply(self, connection: sqlite3.Connection) -> None:
-        """Write them inside the running transaction; may be repeated when that failed."""
-        for table, changes in self._changes.items():
-            statements = _STATEMENTS[table]
-            removed = [key for key, value in changes.items() if value is None]
-            kept = [(*key, *value) for key, value in changes.items() if value is not None]
-            _execute(connection, statements.delete, removed)
-            _execute(connection, statements.write, kept)
-
-
-def _execute(
-    connection: sqlite3.Connection, statement: str, rows: Iterable[tuple[str | int | bytes, ...]]
-) -> None:
-    rows = list(rows)
-    if rows:
-        connection.executemany(statement, rows)
+def statement_of(table: EntityTable, key: Key, value: Value | None) -> Statement:
+    """Return what writes a row, or deletes it with None."""
+    statements = _STATEMENTS[table]
+    return (statements.delete, key) if value is None else (statements.write, (*key, *value))

@@ -1,7 +1,7 @@
-"""Listening sockets: all addresses of a name, one port, errors with a hint.
+"""A listening port: all addresses of a name, one number, errors with a hint.
 
-Pure functions on sockets; calls nothing of the hub. Invariant: either all addresses are bound or
-none is left open.
+Calls nothing of the hub. Invariants: either all addresses are bound or none is left open; a port
+that is open stays open while its certificate changes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,118 @@ import contextlib
 import errno
 import ipaddress
 import socket
+from typing import TYPE_CHECKING, Final
+
+from edgehub.errors import StartupError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 
-async def bind(host: str, port: int, *, backlog: int) -> list[socket.socket]:
-    """Bind and listen on every address of `host`.
+class ListeningPort:
+    """One port on all addresses of a host.
 
     Args:
-        host: Address or name; empty = all addresses of this machine.
-        port: 0 = any free port, the same one for all addresses.
+        section: Section of the settings, for errors.
+        purpose: What it is for, such as "HTTP", for errors.
         backlog: Connections that may wait to be accepted.
+        key: Setting with its number.
 
-    Raises:
-        OSError: If one of the addresses cannot be bound.
+    Attributes:
+        key: The same.
     """
+
+    def __init__(self, section: str, purpose: str, *, backlog: int, key: str = "port") -> None:
+        self.key = key
+        self._section = section
+        self._purpose = purpose
+        self._backlog = backlog
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return host and port of each socket."""
+        return [sock.getsockname()[:2] for sock in self._sockets]
+
+    @property
+    def is_accepting(self) -> bool:
+        """Return whether connections are accepted."""
+        return bool(self._servers)
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether only this machine can reach it."""
+        return all(
+            ipaddress.ip_address(host.partition("%")[0]).is_loopback for host, _ in self.addresses
+        )
+
+    async def open(self, host: str, port: int) -> None:
+        """Bind and listen on every address of `host`; connections wait until `accept`.
+
+        Args:
+            host: Address or name; empty = all addresses of this machine.
+            port: 0 = any free port, the same one for all addresses.
+
+        Raises:
+            StartupError: If one of the addresses cannot be bound.
+        """
+        try:
+            self._sockets = await _bind(host, port, self._backlog)
+        except OSError as error:
+            reason = f"{error.strerror or error} ({self._hint(error.errno)})"
+            where = f"{host}:{port}"
+            raise StartupError(f"cannot listen for {self._purpose} on {where}: {reason}") from error
+
+    async def accept(
+        self,
+        protocol: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        *,
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+    ) -> None:
+        """Accept connections; those of an earlier call are accepted no more."""
+        loop = asyncio.get_running_loop()
+        # Both servers accept from one socket, so that it is open all the time.
+        earlier = self._servers
+        self._servers = [
+            await loop.create_server(
+                protocol,
+                # A server closes its socket; the original is kept for the next server.
+                sock=sock.dup(),
+                backlog=self._backlog,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else handshake_timeout_s,
+            )
+            for sock in self._sockets
+        ]
+        for server in earlier:
+            server.close()
+
+    def close(self) -> None:
+        """Stop accepting."""
+        for server in self._servers:
+            server.close()
+        for sock in self._sockets:
+            sock.close()
+        self._servers.clear()
+        self._sockets.clear()
+
+    def _hint(self, number: int | None) -> str:
+        """Return which setting to change after an error of the system."""
+        setting = f"{self._section}.{self.key}"
+        hints = {
+            errno.EADDRINUSE: f"another program listens there; stop it or set {setting}",
+            errno.EACCES: f"ports below 1024 need a privilege; set {setting}",
+            errno.EADDRNOTAVAIL: f"this machine has no such address; set {self._section}.host",
+        }
+        return hints.get(number or 0, f"check {self._section}.host and {setting}")
+
+
+async def _bind(host: str, port: int, backlog: int) -> list[socket.socket]:
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -41,19 +140,3 @@ async def bind(host: str, port: int, *, backlog: int) -> list[socket.socket]:
             sockets.append(sock)
         undo.pop_all()
     return sockets
-
-
-def is_loopback(sock: socket.socket) -> bool:
-    """Return whether only this machine can reach a bound socket."""
-    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def bind_hint(section: str, error: OSError, *, port: str = "port") -> str:
-    """Return why binding failed, and which key of `section` to set; `port` is that of the port."""
-    hints = {
-        errno.EADDRINUSE: f"another program listens there; stop it or set {section}.{port}",
-        errno.EACCES: f"ports below 1024 need a privilege; set {section}.{port}",
-        errno.EADDRNOTAVAIL: f"this machine has no such address; set {section}.host",
-    }
-    hint = hints.get(error.errno or 0, f"check {section}.host and {section}.{port}")
-    return f"{error.strerror or error} ({hint})"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.entities.announcements import Announcement, Subject
-    from edgehub.entities.effects import TableChange
     from edgehub.entities.tables import EntityContents
     from edgehub.heads.mqtt.local.space import InnerSubscription, LocalSpace
     from edgehub.local_message import LocalMessage, Settle
@@ -233,13 +232,9 @@ class EntitiesPart(Part):
         if self._executor.carry_out(effects, _no_sender, 0):
             self._arm()
 
-    def _write(self, changes: list[TableChange]) -> None:
-        if changes:
-            self._executor.write(changes, _no_sender)
-
     def _refused(self, offset: int, reason: str) -> None:
         changes, subject = self.announcements.refused(offset)
-        self._write(changes)
+        self._executor.write(changes, _no_sender)
         if subject is not None:
             log.warning("mapping.creation_refused", topic_id=subject.topic_id, reason=reason)
             if self._mapper is not None and self._is_known(subject):
@@ -281,7 +276,7 @@ class EntitiesPart(Part):
         }
         dead = await self._store.inspection.dead_among(known.offsets() - waiting)
         changes, refused = known.resume(waiting, dead)
-        self._write(changes)
+        self._executor.write(changes, _no_sender)
         return refused
 
     def _forget_refused(self) -> None:

@@ -8,24 +8,21 @@ stopped, the drain included.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from edgehub.devices.server_tls import read_server_tls, renew_server_tls
+from edgehub.devices.server_tls import RenewableTls
 from edgehub.devices.tokens import Tokens
 from edgehub.errors import StartupError
-from edgehub.heads.binding import bind, bind_hint, is_loopback
+from edgehub.heads.binding import ListeningPort
 from edgehub.hub.part import Part
 from edgehub.lifecycle import Phase
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
 
     from edgehub.clock import Clock
-    from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.tokens import TokenList
     from edgehub.operations.operation import Operation
     from edgehub.settings import WebSettings
@@ -74,8 +71,8 @@ class WebPart(Part):
         self._status = status
         self._table = table
         self._operations = operations
-        self._sockets: list[socket.socket] = []
-        self._tls: ServerContext | None = None
+        self._port = ListeningPort("web", "the API", backlog=_BACKLOG)
+        self._tls = RenewableTls("web", settings.certificate_file, settings.key_file)
         self._gate: Gate | None = None
         self._server: WebServer | None = None
 
@@ -87,7 +84,7 @@ class WebPart(Part):
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Return host and port of each listening socket."""
-        return [sock.getsockname()[:2] for sock in self._sockets]
+        return self._port.addresses
 
     async def open(self) -> None:
         """Bind and listen; connections wait until `run` accepts them.
@@ -99,23 +96,19 @@ class WebPart(Part):
         web = self._settings
         if web.port is None:
             return
-        await self._read_certificate()
+        await self._tls.read()
         where = f"{web.host}:{web.port}"
-        try:
-            self._sockets = await bind(web.host, web.port, backlog=_BACKLOG)
-        except OSError as error:
-            hint = bind_hint("web", error)
-            raise StartupError(f"cannot listen for the API on {where}: {hint}") from error
-        local = all(map(is_loopback, self._sockets))
+        await self._port.open(web.host, web.port)
+        local = self._port.is_local
         if not local and not self._tokens.are_required:
-            self._close_sockets()
+            self._port.close()
             msg = (
                 f"any client that reaches {where} could read the API: without tokens it listens on"
                 " loopback addresses only (set web.token_file and add one with `edgehub token"
                 " add`, or bind web.host to 127.0.0.1)"
             )
             raise StartupError(msg)
-        if not local and self._tls is None:
+        if not local and self._tls.context is None:
             log.warning(
                 "web.tokens_in_clear",
                 host=web.host,
@@ -124,26 +117,20 @@ class WebPart(Part):
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        if not self._sockets:
+        if not self.addresses:
             return
         self._server = await asyncio.to_thread(self._build)
         log.info(
             "web.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
-            tls=self._tls is not None,
+            tls=self._tls.context is not None,
             tokens=self._tokens.are_required,
         )
-        await self._server.run(self._sockets, self._tls)
-
-    def stop_accepting(self) -> None:
-        """Take no more connections."""
-        if self._server is not None:
-            self._server.stop_accepting()
+        await self._server.run(self._port, self._tls.context)
 
     async def close(self) -> None:
         """Close the sockets, also of a start that failed."""
-        self.stop_accepting()
-        self._close_sockets()
+        self._port.close()
 
     async def check(self, configuration: Configuration) -> None:
         """Read the certificate again; connections made from now on get it.
@@ -152,7 +139,8 @@ class WebPart(Part):
             ConfigError: If it cannot be read; the one that was in force stays so.
         """
         del configuration
-        await self._read_certificate()
+        if self.is_on:
+            await self._tls.read()
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Put other tokens in force."""
@@ -160,16 +148,6 @@ class WebPart(Part):
         if configuration.tokens != before:
             self._tokens.apply(configuration.tokens)
         return {}
-
-    async def _read_certificate(self) -> None:
-        web = self._settings
-        if web.port is None or web.certificate_file is None or web.key_file is None:
-            return
-        files = (web.certificate_file, web.key_file)
-        if self._tls is None:
-            self._tls = (await asyncio.to_thread(read_server_tls, "web", *files, None)).context
-        else:
-            await asyncio.to_thread(renew_server_tls, self._tls, "web", *files)
 
     def status(self) -> dict[str, Any]:
         """Return figures of connections and answers."""
@@ -180,7 +158,7 @@ class WebPart(Part):
             "tokens": len(self._tokens) if self._tokens.are_required else None,
             "connections": 0 if server is None else len(server.connections),
             "accepted_total": 0 if server is None else server.accepted_total,
-            "handshakes_refused_total": 0 if self._tls is None else self._tls.refused_total,
+            "handshakes_refused_total": self._tls.refused_total,
             "answers": {}
             if gate is None
             else {str(status): count for status, count in sorted(gate.answers.items())},
@@ -217,9 +195,3 @@ class WebPart(Part):
             return phase.value
         ready, why = self._table.ready
         return "" if ready else why
-
-    def _close_sockets(self) -> None:
-        for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.close()
-        self._sockets.clear()

@@ -1,26 +1,23 @@
 """Twins on disk: one row for each client that has one.
 
-Owns the table `client_twin`, and the changes that wait for the open transaction. Invariant: changes
-made inside one `Writer.together` are in one transaction with the rows that were appended there.
+Owns the table `client_twin`.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from edgehub.store.failure import refusal_of
+from edgehub.store.row_changes import RowChanges
 from edgehub.twins.document import ClientTwin
 
 if TYPE_CHECKING:
-    import asyncio
     import sqlite3
-    from collections.abc import Callable
 
-    from edgehub.message import Refusal
+    from edgehub.store.row_changes import Settle
     from edgehub.store.store import Store
 
-    Settle = Callable[[int, Refusal | None], None]
+_WRITE: Final = "INSERT OR REPLACE INTO client_twin (client_id, document) VALUES (?, ?)"
+_DELETE: Final = "DELETE FROM client_twin WHERE client_id = ?"
 
 
 class TwinTable:
@@ -32,9 +29,7 @@ class TwinTable:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._transaction: object = None
-        self._changes: dict[str, bytes | None] = {}
-        self._waiters: list[Settle] = []
+        self._changes = RowChanges(store.writer, "twins.change_not_stored", commit_now=False)
 
     async def load(self) -> dict[str, ClientTwin]:
         """Read all twins, at the start."""
@@ -47,34 +42,9 @@ class TwinTable:
 
     def save(self, client_id: str, document: bytes | None, settle: Settle) -> None:
         """Write a twin, or remove it with None; `settle(0, None)` follows once that is durable."""
-        with self._store.writer.together() as transaction:
-            if self._transaction is not transaction:
-                self._transaction = transaction
-                self._changes = {}
-                self._waiters = []
-                write = partial(_write, self._changes)
-                future = self._store.writer.transact(write, commit_now=False)
-                future.add_done_callback(partial(_settle_all, self._waiters))
-            self._changes[client_id] = document
-            self._waiters.append(settle)
-
-
-def _write(changes: dict[str, bytes | None], connection: sqlite3.Connection) -> None:
-    # May run again when its transaction has to be repeated.
-    connection.executemany(
-        "INSERT OR REPLACE INTO client_twin (client_id, document) VALUES (?, ?)",
-        [(client_id, document) for client_id, document in changes.items() if document is not None],
-    )
-    connection.executemany(
-        "DELETE FROM client_twin WHERE client_id = ?",
-        [(client_id,) for client_id, document in changes.items() if document is None],
-    )
-
-
-def _settle_all(waiters: list[Settle], future: asyncio.Future[None]) -> None:
-    refusal = refusal_of(future, "twins.change_not_stored")
-    for settle in waiters:
-        settle(0, refusal)
+        removed = document is None
+        statement = (_DELETE, (client_id,)) if removed else (_WRITE, (client_id, document))
+        self._changes.add(client_id, statement, settle)
 
 
 def _restored(text: bytes) -> ClientTwin | None:

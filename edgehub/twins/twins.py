@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from edgehub.devices.bounds import KnownIds
     from edgehub.message import Refusal
+    from edgehub.store.row_changes import Settle
     from edgehub.twins.document import Json
-    from edgehub.twins.table import Settle, TwinTable
+    from edgehub.twins.table import TwinTable
 
 UNSETTLED_MAX: Final = 64
 """Changes of one twin that may wait for the disk; the next one is refused with 429."""

@@ -28,13 +28,13 @@ from edgehub.telemetry.log_limit import LogLimit
 from edgehub.web.answers import PROBLEM_TYPE
 
 if TYPE_CHECKING:
-    import socket
     import ssl
     from collections.abc import Callable, Coroutine
 
     from starlette.types import ASGIApp
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.heads.binding import ListeningPort
 
 SWEEP_S: Final = 1.0
 """How exact the times of connections are; one timer serves them all, while there are any."""
@@ -47,9 +47,6 @@ IDLE_TIMEOUT_S: Final = 30
 
 LINGER_S: Final = 2.0
 """So long a refused client may go on sending, or it would lose the answer to a reset."""
-
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
-_BACKLOG: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +93,6 @@ class WebServer:
             timeout_keep_alive=IDLE_TIMEOUT_S,
         )
         self.config.load()
-        self._servers: list[asyncio.Server] = []
         self._timer: TimerHandle | None = None
         self.tasks: asyncio.TaskGroup | None = None
 
@@ -105,41 +101,26 @@ class WebServer:
         """Return the open connections."""
         return cast("set[Connection]", self.state.connections)
 
-    async def run(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+    async def run(self, port: ListeningPort, tls: ssl.SSLContext | None) -> None:
         """Accept and serve until cancelled; what is unanswered then is cut off.
 
         Args:
-            sockets: Bound and listening; closed at the end.
+            port: Bound and listening; closed at the end.
             tls: Certificate, None = plain HTTP.
         """
-        loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             self.tasks = tasks
             try:
-                for sock in sockets:
-                    server = await loop.create_server(
-                        lambda: Connection(self),
-                        sock=sock,
-                        backlog=_BACKLOG,
-                        ssl=tls,
-                        ssl_handshake_timeout=None if tls is None else _HANDSHAKE_TIMEOUT_S,
-                    )
-                    self._servers.append(server)
+                await port.accept(lambda: Connection(self), tls)
                 await asyncio.Event().wait()
             finally:
-                self.stop_accepting()
+                port.close()
                 for connection in list(self.connections):
                     connection.shutdown()
                 for request in list(self.state.tasks):
                     request.cancel()
                 if self._timer is not None:
                     self._timer.cancel()
-
-    def stop_accepting(self) -> None:
-        """Take no more connections; those that are there get their answers, then close."""
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
 
     def watch(self) -> None:
         """Check the connections, as long as there are any."""

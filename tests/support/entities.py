@@ -6,11 +6,17 @@ import json
 import sqlite3
 import weakref
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgehub.entities import Effect, Instant, Mapper, MapperOptions, Output, TableChange
-from edgehub.entities.tables import EntityWrites, load_entities
+from edgehub.entities.tables import load_entities, statement_of
 from edgehub.store.migrations import migrate
+from edgehub.store.row_changes import execute_all
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from edgehub.store.row_changes import Statement
 
 WALL_MS = 1_770_091_506_000  # 2026-02-03T04:05:06Z
 TIME = "2026-02-03T04:05:06Z"
@@ -85,15 +91,16 @@ class MapperBench:
     def carry_out(self, effects: list[Effect]) -> list[Line]:
         """Write changes, and give the lines."""
         self.effects = effects
-        writes = EntityWrites()
+        writes: dict[Hashable, Statement] = {}
         lines: list[Line] = []
         for effect in effects:
             if isinstance(effect, TableChange):
-                writes.add(effect.table, effect.key, effect.value)
+                statement = statement_of(effect.table, effect.key, effect.value)
+                writes[effect.table, effect.key] = statement
             else:
                 lines.append((effect.topic, _readable(effect.payload)))
         self.connection.execute("BEGIN")
-        writes.apply(self.connection)
+        execute_all(writes, self.connection)
         self.connection.execute("COMMIT")
         return lines
 

@@ -8,20 +8,18 @@ messages were taken before gets its response.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from edgehub.errors import StartupError
-from edgehub.heads.binding import bind, bind_hint, is_loopback
+from edgehub.heads.binding import ListeningPort
 from edgehub.heads.http.connection import HttpConnection
 from edgehub.heads.http.context import HttpContext
 from edgehub.heads.http.limits import BACKLOG
 from edgehub.heads.http.statistics import HttpStatistics
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Coroutine
 
     from edgehub.clock import Clock, TimerHandle
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 SWEEP_S: Final = 1.0
 """Precision of the timeouts of connections, which share one timer."""
-
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -81,8 +77,7 @@ class HttpHead:
         )
         self._connections: dict[HttpConnection, None] = {}
         """All connections, the oldest first."""
-        self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._port = ListeningPort("http", "HTTP", backlog=BACKLOG)
         self._tls: ServerContext | None = None
         self._handshakes_refused = 0
         if tls is not None:
@@ -98,16 +93,12 @@ class HttpHead:
         """
         settings = self._settings
         assert settings.port is not None, "the head of a hub without HTTP is not built"
-        where = f"{settings.host}:{settings.port}"
-        try:
-            self._sockets = await bind(settings.host, settings.port, backlog=BACKLOG)
-        except OSError as error:
-            hint = bind_hint("http", error)
-            raise StartupError(f"cannot listen for HTTP on {where}: {hint}") from error
+        await self._port.open(settings.host, settings.port)
         context = self._context
-        context.anonymous = settings.anonymous and all(map(is_loopback, self._sockets))
+        context.anonymous = settings.anonymous and self._port.is_local
         if not context.anonymous and not len(context.identities):
-            self._close_sockets()
+            self._port.close()
+            where = f"{settings.host}:{settings.port}"
             msg = (
                 f"no client could sign in on {where} for HTTP: clients without a password are let"
                 " in on loopback addresses only, and there are no identities (set"
@@ -132,7 +123,7 @@ class HttpHead:
                 await asyncio.Event().wait()
             finally:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
-                self._stop_accepting()
+                self._port.close()
                 self._close_connections()
                 if self._timer is not None:
                     self._timer.cancel()
@@ -143,7 +134,7 @@ class HttpHead:
         The caller sets the time limit.
         """
         self._context.draining = True
-        self._stop_accepting()
+        self._port.close()
         for connection in list(self._connections):
             connection.drain()
         await self._context.backlog.until_empty()
@@ -153,7 +144,7 @@ class HttpHead:
     async def close(self) -> None:
         """Close all connections and give the sockets a turn of the loop to write what is left."""
         self._context.draining = True
-        self._stop_accepting()
+        self._port.close()
         self._close_connections()
         await asyncio.sleep(0)
 
@@ -164,7 +155,7 @@ class HttpHead:
         it may be trusted no more.
         """
         self._use(tls)
-        if self._servers:
+        if self._port.is_accepting:
             await self._accept()
         for connection in list(self._connections):
             connection.distrust()
@@ -172,7 +163,7 @@ class HttpHead:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each listening socket."""
-        return [sock.getsockname()[:2] for sock in self._sockets]
+        return self._port.addresses
 
     def statistics(self) -> HttpStatistics:
         """Return the counts of this moment."""
@@ -205,22 +196,7 @@ class HttpHead:
 
     async def _accept(self) -> None:
         """Accept connections, with this certificate from now on."""
-        loop = asyncio.get_running_loop()
-        # Both servers accept from one socket, so that it is open all the time.
-        earlier = self._servers
-        self._servers = [
-            await loop.create_server(
-                lambda: HttpConnection(self._context, self._connections),
-                # A server closes its socket; the original is kept for the next server.
-                sock=sock.dup(),
-                backlog=BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_TIMEOUT_S,
-            )
-            for sock in self._sockets
-        ]
-        for server in earlier:
-            server.close()
+        await self._port.accept(lambda: HttpConnection(self._context, self._connections), self._tls)
 
     def _sweep(self) -> None:
         now = self._clock.monotonic()
@@ -231,18 +207,6 @@ class HttpHead:
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "connections exist only while the head runs"
         return self._tasks.create_task(coroutine, name=name)
-
-    def _stop_accepting(self) -> None:
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
-        self._close_sockets()
-
-    def _close_sockets(self) -> None:
-        for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.close()
-        self._sockets.clear()
 
     def _close_connections(self) -> None:
         for connection in list(self._connections):

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.devices.server_tls import read_server_tls, renew_server_tls
-from edgehub.errors import StartupError
-from edgehub.heads.binding import bind, bind_hint
+from edgehub.devices.server_tls import RenewableTls
+from edgehub.heads.binding import ListeningPort
 from edgehub.heads.lora.connection import StationConnection
 from edgehub.heads.lora.context import StationContext
 from edgehub.heads.lora.joins import NetworkOptions
@@ -26,21 +25,18 @@ from edgehub.storage.credentials import read_secret
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
     from edgehub.decoders.scripts import DecoderScript
     from edgehub.devices.affinity.stored_frames import StoredFrames
     from edgehub.devices.devices import Devices
-    from edgehub.devices.handshakes import ServerContext
     from edgehub.heads.lora.answers import WaitingMessages
     from edgehub.lora.regions import Region
     from edgehub.settings import LoraSettings
 
 MESSAGE_BYTES_MAX: Final = 64 * 1024
 BACKLOG: Final = 64
-HANDSHAKE_TIMEOUT_S: Final = 10.0
 SPARE_CONNECTIONS: Final = 32
 """In addition to one of each station: discovery, and connections that have not signed in."""
 
@@ -107,9 +103,10 @@ class LoraHead:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._tls: ServerContext | None = None
-        self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._port = ListeningPort("lora", "stations", backlog=BACKLOG)
+        self._tls = RenewableTls(
+            "lora", settings.certificate_file, settings.key_file, settings.client_ca_file
+        )
         self._is_full = False
         self.stations = Stations(
             (int(each, 16) for each in settings.stations),
@@ -155,54 +152,31 @@ class LoraHead:
             ConfigError: If certificate or token cannot be read.
         """
         settings = self._settings
-        if settings.certificate_file is not None and settings.key_file is not None:
-            tls = await asyncio.to_thread(
-                read_server_tls,
-                "lora",
-                settings.certificate_file,
-                settings.key_file,
-                settings.client_ca_file,
-            )
-            self._tls = tls.context
-            if settings.client_ca_file is not None:
-                self._tls.verify_mode = ssl.CERT_REQUIRED
         await self.reload()
+        if self._tls.context is not None and settings.client_ca_file is not None:
+            self._tls.context.verify_mode = ssl.CERT_REQUIRED
         assert settings.port is not None, "the head of a hub without stations is not built"
-        where = f"{settings.host}:{settings.port}"
-        try:
-            self._sockets = await bind(settings.host, settings.port, backlog=BACKLOG)
-        except OSError as error:
-            hint = bind_hint("lora", error)
-            raise StartupError(f"cannot listen for stations on {where}: {hint}") from error
+        await self._port.open(settings.host, settings.port)
         log.info(
             "lora.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
-            tls=self._tls is not None,
+            tls=self._tls.context is not None,
             region=self._context.region.name,
             stations=len(settings.stations),
         )
 
     async def run(self) -> None:
         """Accept stations and process frames until cancelled, then close all connections."""
-        loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             self.server.start(tasks)
             tasks.create_task(self.server.decoders.run(), name="lora-decoders")
             try:
-                for sock in self._sockets:
-                    server = await loop.create_server(
-                        self._connection,
-                        sock=sock,
-                        backlog=BACKLOG,
-                        ssl=self._tls,
-                        ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_TIMEOUT_S,
-                    )
-                    self._servers.append(server)
+                await self._port.accept(self._connection, self._tls.context)
                 await asyncio.Event().wait()
             finally:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
                 self._context.draining = True
-                self._stop_accepting()
+                self._port.close()
                 self._close_connections()
 
     async def drain(self) -> None:
@@ -211,13 +185,13 @@ class LoraHead:
         The caller sets the time limit.
         """
         self._context.draining = True
-        self._stop_accepting()
+        self._port.close()
         await self.server.until_idle()
 
     async def close(self) -> None:
         """Close all connections and give the sockets a turn of the loop to write what is left."""
         self._context.draining = True
-        self._stop_accepting()
+        self._port.close()
         self._close_connections()
         await asyncio.sleep(0)
 
@@ -228,10 +202,7 @@ class LoraHead:
             ConfigError: If one cannot be read; the present ones are kept.
         """
         settings = self._settings
-        if self._tls is not None and settings.certificate_file and settings.key_file:
-            await asyncio.to_thread(
-                renew_server_tls, self._tls, "lora", settings.certificate_file, settings.key_file
-            )
+        await self._tls.read()
         if settings.token_file is not None:
             text = await asyncio.to_thread(read_secret, "lora.token_file", settings.token_file)
             self._context.token = text.encode()
@@ -239,7 +210,7 @@ class LoraHead:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of each listening socket."""
-        return [sock.getsockname()[:2] for sock in self._sockets]
+        return self._port.addresses
 
     def statistics(self) -> LoraStatistics:
         """Return the counts of this moment."""
@@ -278,14 +249,6 @@ class LoraHead:
                 connection.pause()
             else:
                 connection.resume()
-
-    def _stop_accepting(self) -> None:
-        for server in self._servers:
-            server.close()
-        for sock in self._sockets:
-            sock.close()
-        self._servers.clear()
-        self._sockets.clear()
 
     def _close_connections(self) -> None:
         for connection in list(self._context.connections):

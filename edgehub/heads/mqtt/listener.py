@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.errors import StartupError
-from edgehub.heads.binding import is_loopback
 from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.limits import LIMITS, ListenerLimits
 from edgehub.heads.mqtt.local.routes import RouteFeed
@@ -119,12 +118,12 @@ class MqttListener:
         await space.load(sessions.subscriptions())
         try:
             for port in self._ports:
-                await port.open()
+                await port.open(settings.host, getattr(settings, port.key))
         except StartupError:
             self._stop_accepting()
             raise
-        loopback = all(is_loopback(sock) for port in self._ports for sock in port.sockets)
-        self.context.anonymous = settings.anonymous and loopback
+        local = all(port.is_local for port in self._ports)
+        self.context.anonymous = settings.anonymous and local
         if not self.context.anonymous and not len(self.context.identities):
             self._stop_accepting()
             msg = (
@@ -152,7 +151,7 @@ class MqttListener:
                 self.context.sessions.start()
                 self.context.space.start()
                 for port in self._ports:
-                    await port.accept(self._tls)
+                    await port.serve(self._tls)
                 await asyncio.Event().wait()
             finally:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
@@ -198,7 +197,7 @@ class MqttListener:
         self._tls = tls
         for port in self._ports:
             if port.is_encrypted and port.is_accepting:
-                await port.accept(tls)
+                await port.serve(tls)
 
     def identities_changed(self) -> None:
         """Close clients whose identity was removed, disabled or changed; called after a reload."""

@@ -11,10 +11,11 @@ comes back.)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+from edgehub.store.row_changes import RowChanges
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,10 +52,7 @@ class SessionTable:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # Changes of packet ids in the open group, one operation for all of them.
-        self._group: object = None
-        self._changes: list[tuple[str, tuple[int, int]]] = []
-        self._future: asyncio.Future[None]
+        self._packet_ids = RowChanges(store.writer, "mqtt.packet_id_not_stored")
 
     async def load(self) -> dict[str, StoredSession]:
         """Load all sessions at the start, also those that have expired."""
@@ -65,11 +63,9 @@ class SessionTable:
         for number, packet_id in packet_ids:
             if number not in orphaned:
                 received[number].append(packet_id)
-        if orphaned:
+        for number in orphaned:
             # Left by sessions that began or ended when the hub was killed.
-            self._store.writer.transact(partial(_remove_orphaned, orphaned)).add_done_callback(
-                _note
-            )
+            self._packet_ids.add(number, (_REMOVE_ALL, (number,)))
         return {
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),
@@ -136,13 +132,8 @@ class SessionTable:
         return self._change(_RELEASE, session, packet_id)
 
     def _change(self, sql: str, session: int, packet_id: int) -> asyncio.Future[None]:
-        with self._store.writer.together() as group:
-            if group is not self._group:
-                self._group = group
-                self._changes = []
-                self._future = self._store.writer.transact(partial(_write, self._changes))
-            self._changes.append((sql, (session, packet_id)))
-        return self._future
+        key = (session, packet_id)
+        return self._packet_ids.add(key, (sql, key))
 
 
 def _read(
@@ -154,24 +145,9 @@ def _read(
     return sessions, connection.execute("SELECT session, packet_id FROM received").fetchall()
 
 
-def _remove_orphaned(numbers: set[int], connection: sqlite3.Connection) -> None:
-    rows = [(number,) for number in numbers]
-    connection.executemany("DELETE FROM received WHERE session = ?", rows)
-
-
-def _note(future: asyncio.Future[None]) -> None:
-    # A failed removal is repeated at the next start.
-    if not future.cancelled():
-        future.exception()
-
-
-def _write(changes: list[tuple[str, tuple[int, int]]], connection: sqlite3.Connection) -> None:
-    for sql, row in changes:
-        connection.execute(sql, row)
-
-
 RECEIVE: Final = "INSERT OR REPLACE INTO received (session, packet_id) VALUES (?, ?)"
 _RELEASE: Final = "DELETE FROM received WHERE session = ? AND packet_id = ?"
+_REMOVE_ALL: Final = "DELETE FROM received WHERE session = ?"
 _FORGET: Final = (
     "DELETE FROM received WHERE session ="
     " (SELECT number FROM session WHERE client_id = ? AND number <> ?)"

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from edgehub.devices import handshakes
-from edgehub.devices.server_tls import read_server_tls, renew_server_tls
+from edgehub.devices.server_tls import RenewableTls
 from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.integration
@@ -106,9 +106,10 @@ def test_a_handshake_too_many_is_refused_before_it_begins(
     """Silent clients take no more than the bound; what is over, well or not, makes room again."""
     monkeypatch.setattr(handshakes, "HANDSHAKES_MAX", BOUND)
     files = authority.server()
-    context = read_server_tls("mqtt", *files, None).context
-    assert isinstance(context, handshakes.ServerContext)
-    renew_server_tls(context, "mqtt", *files)
+    tls = RenewableTls("mqtt", *files)
     trusted = ssl.create_default_context(cafile=authority.certificate)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(_bound(context, trusted)) == []
+        for _ in range(2):
+            runner.run(tls.read())
+        assert tls.context is not None
+        assert runner.run(_bound(tls.context, trusted)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.entities.tables import EntityContents, EntityTable, EntityWrites, load_entities
+from edgehub.entities.tables import EntityContents, EntityTable, load_entities, statement_of
+from edgehub.message import Refusal
 from edgehub.store.migrations import migrate
+from edgehub.store.row_changes import RowChanges
 from tests.support.entities import INVENTORY, MEASUREMENTS, TIME, UP, MapperBench, cloud
 from tests.support.stores import a_message, a_result, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from edgehub.entities.tables import Key, Value
 
 pytestmark = pytest.mark.integration
 
@@ -36,46 +41,59 @@ def test_new_file_holds_nothing(connection: sqlite3.Connection) -> None:
     assert load_entities(connection) == EntityContents()
 
 
-def test_last_change_of_a_row_counts(connection: sqlite3.Connection) -> None:
+async def test_last_change_of_a_row_counts(tmp_path: Path) -> None:
     """Within one commit and over several; deleting what is not there is nothing."""
-    writes = EntityWrites()
-    assert not writes
-    writes.add(EntityTable.TWIN, ("a", "k"), (b"1",))
-    writes.add(EntityTable.TWIN, ("a", "k"), (b"2",))
-    writes.add(EntityTable.TWIN, ("a", "gone"), (b"3",))
-    writes.add(EntityTable.TWIN, ("a", "gone"), None)
-    writes.add(EntityTable.PENDING, (2,), ("te/b", b"p", "c", 10, 20))
-    writes.add(EntityTable.PENDING, (1,), ("te/a", b"", "", 1, 2))
-    writes.add(EntityTable.STATE, ("x",), None)
-    writes.add(EntityTable.ENTITY, ("a",), (b"{}",))
-    assert writes
-    writes.apply(connection)
-    writes.apply(connection)  # as after a commit that failed
-    contents = load_entities(connection)
-    assert contents.twins == (("a", "k", b"2"),)
-    assert contents.entities == (("a", b"{}"),)
-    assert [row.seq for row in contents.pending] == [1, 2]
-    assert contents.pending[1].client_id == "c"
-    again = EntityWrites()
-    again.add(EntityTable.TWIN, ("a", "k"), None)
-    again.apply(connection)
-    assert load_entities(connection).twins == ()
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        changes = RowChanges(hub.store.writer, "test.not_stored")
+
+        def write(table: EntityTable, key: Key, value: Value | None) -> asyncio.Future[None]:
+            return changes.add((table, key), statement_of(table, key, value))
+
+        with hub.store.writer.together():
+            write(EntityTable.TWIN, ("a", "k"), (b"1",))
+            write(EntityTable.TWIN, ("a", "k"), (b"2",))
+            write(EntityTable.TWIN, ("a", "gone"), (b"3",))
+            write(EntityTable.TWIN, ("a", "gone"), None)
+            write(EntityTable.PENDING, (2,), ("te/b", b"p", "c", 10, 20))
+            write(EntityTable.PENDING, (1,), ("te/a", b"", "", 1, 2))
+            write(EntityTable.STATE, ("x",), None)
+            written = write(EntityTable.ENTITY, ("a",), (b"{}",))
+        await written
+        contents = await hub.store.database.run(load_entities)
+        assert contents.twins == (("a", "k", b"2"),)
+        assert contents.entities == (("a", b"{}"),)
+        assert [row.seq for row in contents.pending] == [1, 2]
+        assert contents.pending[1].client_id == "c"
+        await write(EntityTable.TWIN, ("a", "k"), None)
+        assert (await hub.store.database.run(load_entities)).twins == ()
 
 
 async def test_changes_and_rows_are_one_transaction(tmp_path: Path) -> None:
     """A group that holds the row of a message holds its changes, and both are there after."""
     path = tmp_path / "queue.db"
     async with running(path) as hub:
-        writes = EntityWrites()
-        writes.add(EntityTable.STATE, ("alarm/x",), (b"{}",))
+        changes = RowChanges(hub.store.writer, "test.not_stored")
         commits = hub.store.statistics().commits_total
         hub.send(a_message("d", b"row"), a_result())
-        await hub.store.writer.transact(writes.apply)
+        await changes.add(0, statement_of(EntityTable.STATE, ("alarm/x",), (b"{}",)))
         assert hub.store.statistics().commits_total == commits + 1
     async with running(path) as hub:
         contents = await hub.store.database.run(load_entities)
         assert contents.state == (("alarm/x", b"{}"),)
         assert hub.queue().zones.depth == 1
+
+
+async def test_changes_of_a_closed_store_are_refused(tmp_path: Path) -> None:
+    """Each of them, also the second one of a transaction that takes no more."""
+    async with running(tmp_path / "queue.db") as hub:
+        changes = RowChanges(hub.store.writer, "test.not_stored")
+    refusals: list[Refusal | None] = []
+    for number in range(2):
+        statement = statement_of(EntityTable.STATE, ("x",), None)
+        written = changes.add(number, statement, lambda _token, refusal: refusals.append(refusal))
+        await asyncio.wait([written])
+    assert refusals == [Refusal.CLOSED, Refusal.CLOSED]
 
 
 def test_e03_data_right_after_a_restart_belong_to_their_entity(tmp_path: Path) -> None:

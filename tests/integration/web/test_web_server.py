@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from starlette.routing import Route
 
 from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.devices.tokens import Tokens
+from edgehub.heads.binding import ListeningPort
 from edgehub.web.access import Access
 from edgehub.web.gate import Gate
 from edgehub.web.server import ServerOptions, WebServer
@@ -74,13 +74,14 @@ class Bench:
 @asynccontextmanager
 async def serving(clock: Clock | None = None) -> AsyncIterator[Bench]:
     """Run a server with one handler for every path but that of the stream."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    bench = Bench(listening.getsockname()[1])
+    port = ListeningPort("web", "the API", backlog=8)
+    await port.open("127.0.0.1", 0)
+    bench = Bench(port.addresses[0][1])
     clock = clock or SystemClock()
     routes = [Route("/stream", bench.handle_stream), Route("/{path:path}", bench.handle)]
     gate = Gate(Starlette(routes=routes), Access(Tokens()), clock, body_bytes_max=BODY_BYTES_MAX)
     server = WebServer(gate, ServerOptions(), clock)
-    running = asyncio.create_task(server.run([listening], None))
+    running = asyncio.create_task(server.run(port, None))
     try:
         yield bench
     finally:
