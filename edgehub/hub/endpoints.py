@@ -8,7 +8,7 @@ until they expire or it is named again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -64,23 +64,6 @@ BATCH_PIECE_SHARE: Final = 0.4
 """As `PumpOptions.piece_share`: what compresses well together, and an alarm still waits little."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointsChange:
-    """What a reload did to the endpoints, by id.
-
-    Attributes:
-        added: Started.
-        replaced: Drained, and started again with other settings.
-        adjusted: Went on with other bounds or rules.
-        removed: Drained and ended; what waits for them is orphaned.
-    """
-
-    added: tuple[EndpointId, ...] = ()
-    replaced: tuple[EndpointId, ...] = ()
-    adjusted: tuple[EndpointId, ...] = ()
-    removed: tuple[EndpointId, ...] = ()
 
 
 class _Phase(Enum):
@@ -236,12 +219,12 @@ class EndpointsPart(Part):
         async with self._ending:
             await self._end(name for name in ended if name in self._served)
         self.ensure()
-        change = EndpointsChange(
-            added=tuple(sorted(self._served.keys() - before)),
-            replaced=tuple(name for name in ended if name in self._served),
-            adjusted=tuple(adjusted),
-            removed=tuple(name for name in ended if name not in self._served),
-        )
+        change = {
+            "added": sorted(self._served.keys() - before),
+            "replaced": [name for name in ended if name in self._served],
+            "adjusted": adjusted,
+            "removed": [name for name in ended if name not in self._served],
+        }
         for served in self._served.values():
             # An operator who asks for a reload does not want to wait for a back-off.
             served.pump.retry_now()

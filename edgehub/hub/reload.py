@@ -8,13 +8,12 @@ run one after the other; a reload without changes touches no connection.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.hub.endpoints import EndpointsChange
 from edgehub.hub.part import Part
 from edgehub.operations.operation import Operation
 from edgehub.operations.results import configuration as results
@@ -37,66 +36,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReloadOutcome:
-    """What became of a reload.
-
-    Attributes:
-        faults: Why it was refused; empty = it was not.
-        applied: Keys of settings whose value in force changed.
-        needs_restart: Settings that differ from those in force and wait for a restart.
-        manifest_changed: Other routes are in force.
-        identities_changed: Other identities are in force.
-        tokens_changed: Other tokens of the API are in force.
-        certificate_changed: The listener shows another certificate, or trusts others.
-        files_changed: Keys of settings whose file holds something else, a password for one.
-        routes: Number of routes in force.
-        endpoints: What happened to the endpoints.
-        warnings: What is accepted but hardly meant.
-    """
-
-    faults: tuple[dict[str, Any], ...] = ()
-    applied: tuple[str, ...] = ()
-    needs_restart: tuple[PendingKey, ...] = ()
-    manifest_changed: bool = False
-    identities_changed: bool = False
-    tokens_changed: bool = False
-    certificate_changed: bool = False
-    files_changed: tuple[str, ...] = ()
-    routes: int
-    endpoints: EndpointsChange = field(default_factory=EndpointsChange)
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def word(self) -> str:
-        """`refused`, `applied` or `unchanged`."""
-        if self.faults:
-            return "refused"
-        switches = (
-            self.manifest_changed,
-            self.identities_changed,
-            self.tokens_changed,
-            self.certificate_changed,
-        )
-        changed = bool(self.applied) or bool(self.files_changed) or any(switches)
-        return "applied" if changed else "unchanged"
-
-    def document(self) -> dict[str, Any]:
-        """Describe it; what `edgehub config reload --json` prints."""
-        return {
-            "outcome": self.word,
-            "faults": list(self.faults),
-            "applied": list(self.applied),
-            "needs_restart": [asdict(entry) for entry in self.needs_restart],
-            "manifest_changed": self.manifest_changed,
-            "identities_changed": self.identities_changed,
-            "tokens_changed": self.tokens_changed,
-            "certificate_changed": self.certificate_changed,
-            "files_changed": list(self.files_changed),
-            "routes": self.routes,
-            "endpoints": {name: list(ids) for name, ids in asdict(self.endpoints).items()},
-            "warnings": list(self.warnings),
-        }
+_ENDPOINTS: Final = {"added": [], "replaced": [], "adjusted": [], "removed": []}
+_NOTHING: Final = {
+    "outcome": "unchanged",
+    "faults": [],
+    "applied": [],
+    "needs_restart": [],
+    "manifest_changed": False,
+    "identities_changed": False,
+    "tokens_changed": False,
+    "certificate_changed": False,
+    "files_changed": [],
+    "routes": 0,
+    "endpoints": _ENDPOINTS,
+    "warnings": [],
+}
+"""The outcome of a reload that changed nothing; see `ReloadDocument`."""
+_NOT_LOGGED: Final = frozenset({"faults", "needs_restart", "endpoints", "warnings"})
 
 
 class ReloadPart(Part):
@@ -133,8 +89,8 @@ class ReloadPart(Part):
         self._reread = reread
         self._wanted = wanted
         self._reports = reports
-        self._waiters: list[asyncio.Future[ReloadOutcome]] = []
-        self._served: list[asyncio.Future[ReloadOutcome]] = []
+        self._waiters: list[asyncio.Future[dict[str, Any]]] = []
+        self._served: list[asyncio.Future[dict[str, Any]]] = []
         self._ended = False
 
     def status(self) -> dict[str, Any]:
@@ -165,7 +121,7 @@ class ReloadPart(Part):
         ]
 
     async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self.request()).document()
+        return await self.request()
 
     async def _show(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         return effective_document(
@@ -193,7 +149,7 @@ class ReloadPart(Part):
                 if not waiter.done():
                     waiter.set_exception(_stopping())
 
-    async def request(self) -> ReloadOutcome:
+    async def request(self) -> dict[str, Any]:
         """Reload, and return what became of it.
 
         Raises:
@@ -201,12 +157,12 @@ class ReloadPart(Part):
         """
         if self._ended:
             raise _stopping()
-        waiter: asyncio.Future[ReloadOutcome] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._wanted.set()
         return await waiter
 
-    async def _reload(self) -> ReloadOutcome:
+    async def _reload(self) -> dict[str, Any]:
         try:
             wanted = await asyncio.to_thread(self._read)
             for part in self._parts:
@@ -215,34 +171,26 @@ class ReloadPart(Part):
         except ConfigError as error:
             faults = str(error).splitlines()
             log.error("hub.reload_refused", faults=faults)  # noqa: TRY400 - a file's fault
-            return ReloadOutcome(
-                faults=tuple(fault_documents(error)),
-                needs_restart=self._needs_restart,
-                routes=len(self.configuration.manifest.routes),
-            )
-        log.info(
-            "hub.reloaded",
-            outcome=outcome.word,
-            applied=list(outcome.applied),
-            manifest_changed=outcome.manifest_changed,
-            identities_changed=outcome.identities_changed,
-            tokens_changed=outcome.tokens_changed,
-            certificate_changed=outcome.certificate_changed,
-            files_changed=list(outcome.files_changed),
-            routes=outcome.routes,
-            **{f"endpoints_{name}": list(ids) for name, ids in asdict(outcome.endpoints).items()},
-        )
-        for warning in outcome.warnings:
+            return _NOTHING | {
+                "outcome": "refused",
+                "faults": fault_documents(error),
+                "needs_restart": list(map(asdict, self._needs_restart)),
+                "routes": len(self.configuration.manifest.routes),
+            }
+        shown = {name: value for name, value in outcome.items() if name not in _NOT_LOGGED}
+        endpoints = {f"endpoints_{name}": ids for name, ids in outcome["endpoints"].items()}
+        log.info("hub.reloaded", **shown, **endpoints)
+        for warning in outcome["warnings"]:
             log.warning("hub.config_warning", warning=warning)
-        if outcome.needs_restart:
-            keys = [entry.key for entry in outcome.needs_restart]
+        if self._needs_restart:
+            keys = [entry.key for entry in self._needs_restart]
             log.warning("hub.reload_needs_restart", keys=keys)
         return outcome
 
     def _read(self) -> Configuration:
         return read_configuration(self._reread(), hub_id=self._hub_id, starts=False)
 
-    async def _apply(self, wanted: Configuration) -> ReloadOutcome:
+    async def _apply(self, wanted: Configuration) -> dict[str, Any]:
         old = self.configuration
         change = plan_change(old.loaded, wanted.loaded)
         settings = change.loaded.settings
@@ -258,17 +206,24 @@ class ReloadPart(Part):
         set_level(settings.log.level)
         for part in others:
             said |= await part.reload(new)
-        return ReloadOutcome(
-            applied=change.applied,
-            needs_restart=change.needs_restart,
-            manifest_changed=new.manifest.fingerprint != old.manifest.fingerprint,
-            identities_changed=new.identities != old.identities,
-            tokens_changed=new.tokens != old.tokens,
-            certificate_changed=new.certificate_changed(old),
-            files_changed=changed_files(old.files, new.files),
-            routes=len(new.manifest.routes),
-            endpoints=said.get("endpoints", EndpointsChange()),
-            warnings=(*new.all_warnings, *said.get("warnings", ())),
+        changed = {
+            "applied": list(change.applied),
+            "manifest_changed": new.manifest.fingerprint != old.manifest.fingerprint,
+            "identities_changed": new.identities != old.identities,
+            "tokens_changed": new.tokens != old.tokens,
+            "certificate_changed": new.certificate_changed(old),
+            "files_changed": list(changed_files(old.files, new.files)),
+        }
+        return (
+            _NOTHING
+            | changed
+            | {
+                "outcome": "applied" if any(changed.values()) else "unchanged",
+                "needs_restart": list(map(asdict, change.needs_restart)),
+                "routes": len(new.manifest.routes),
+                "endpoints": said.get("endpoints", _ENDPOINTS),
+                "warnings": [*new.all_warnings, *said.get("warnings", ())],
+            }
         )
 
 

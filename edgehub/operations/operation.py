@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ IN_BODY: Final = frozenset({ArgumentKind.FILE, ArgumentKind.TEXTS, ArgumentKind.
 """Kinds that a query string does not carry."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Argument:
     """One argument.
 
@@ -66,6 +66,7 @@ class Argument:
 
     name: str
     about: str
+    _: KW_ONLY
     kind: ArgumentKind = ArgumentKind.TEXT
     required: bool = False
     default: Any = None

@@ -25,10 +25,15 @@ class ReloadDocument(TypedDict):
     """The outcome of a reload.
 
     Attributes:
-        faults: Why it was refused.
-        applied: Keys of settings that changed.
+        faults: Why it was refused; empty = it was not.
+        applied: Keys of settings whose value in force changed.
         needs_restart: Settings that change at the next start, with `key` and `wanted`.
-        endpoints: What became of them, by `added`, `replaced`, `adjusted` and `removed`.
+        certificate_changed: The listener shows another certificate, or trusts others.
+        files_changed: Keys of settings whose file holds something else, a password for one.
+        routes: Number of routes in force.
+        endpoints: Ids by what became of them: `added`; `replaced`, that is drained and started
+            again; `adjusted` while they went on; `removed`, so that what waits is orphaned.
+        warnings: What is accepted but hardly meant.
     """
 
     outcome: Literal["refused", "applied", "unchanged"]
