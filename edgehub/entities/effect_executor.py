@@ -98,8 +98,8 @@ class EffectExecutor:
         ticket.done(0, None)
         return bool(changes)
 
-    def write(self, changes: Sequence[TableChange], settle: Settle) -> None:
-        """Write changes, at least one, without a message."""
+    def write(self, changes: Sequence[TableChange], settle: Settle | None = None) -> None:
+        """Write changes; `settle` needs at least one."""
         with self._store.writer.together():
             for at, change in enumerate(changes, 1):
                 statement = statement_of(change.table, change.key, change.value)

@@ -167,7 +167,7 @@ class EntitiesPart(Part):
         """Record that a creation arrived; returns the offsets whose rows may leave."""
         known = self.announcements.stand_in(row.offset)
         over = self.announcements.confirmed(row.offset)
-        self._write(list(map(cleared, over)))
+        self._executor.write(list(map(cleared, over)))
         if known is not None and self._mapper is not None and self._is_known(known.subject):
             self._carry_out(self._mapper.creation_confirmed(known.subject.topic_id))
         return over
@@ -186,9 +186,9 @@ class EntitiesPart(Part):
         for known in self.announcements.of(endpoint_id):
             where = waiting.get(known.offset)
             if where == endpoint_id:
-                self._write(self.announcements.came_back(known.offset))
+                self._executor.write(self.announcements.came_back(known.offset))
             elif where is not None:
-                self._write(self.announcements.moved(known.offset, where))
+                self._executor.write(self.announcements.moved(known.offset, where))
             elif gone:
                 self._refused(known.offset, "removed from its queue")
 
@@ -234,7 +234,7 @@ class EntitiesPart(Part):
 
     def _refused(self, offset: int, reason: str) -> None:
         changes, subject = self.announcements.refused(offset)
-        self._executor.write(changes, _no_sender)
+        self._executor.write(changes)
         if subject is not None:
             log.warning("mapping.creation_refused", topic_id=subject.topic_id, reason=reason)
             if self._mapper is not None and self._is_known(subject):
@@ -276,7 +276,7 @@ class EntitiesPart(Part):
         }
         dead = await self._store.inspection.dead_among(known.offsets() - waiting)
         changes, refused = known.resume(waiting, dead)
-        self._executor.write(changes, _no_sender)
+        self._executor.write(changes)
         return refused
 
     def _forget_refused(self) -> None:
@@ -289,7 +289,7 @@ class EntitiesPart(Part):
             for each in known.of(endpoint_id):
                 # The rows of an entity that is registered are still to come, and must not leave.
                 if not self._is_known(each.subject):
-                    self._write(known.forgotten(each.offset))
+                    self._executor.write(known.forgotten(each.offset))
 
     def _retained_topics(self, topic_filter: str) -> list[str]:
         return [message.topic for message in self._space.retained(topic_filter)]

@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-_ENDPOINTS: Final = {"added": [], "replaced": [], "adjusted": [], "removed": []}
+_ENDPOINTS: Final[dict[str, list[str]]] = {
+    "added": [],
+    "replaced": [],
+    "adjusted": [],
+    "removed": [],
+}
 _NOTHING: Final = {
     "outcome": "unchanged",
     "faults": [],

@@ -112,7 +112,7 @@ class Gateway:
         network = self._network
         for device, twin in network.twins.items():
             state = network.scenario.states.get((self.name, device))
-            self.link(device).is_open = state is not None and state.is_open
+            self.link(device).is_open = state is not None and state.connection == "open"
             if state is not None and not state.cached:
                 continue
             session = (

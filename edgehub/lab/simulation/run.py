@@ -97,14 +97,14 @@ class _Run:
                 SessionState()
                 if twin is None
                 else SessionState(
-                    session=twin.session, f_cnt_up=twin.f_cnt_up, dev_nonces=twin.dev_nonces
+                    session=twin.session, f_cnt_up=twin.f_cnt_up, dev_nonces=tuple(twin.dev_nonces)
                 )
             )
             self._sessions[device] = session.session
             # Idle times are events of the scenario, so no connection counts its own here.
             profile = DeviceProfile(
                 device_id=device,
-                deduplication=config.deduplication,
+                deduplication=config.dedup,
                 gateway_id=config.pinned_to,
                 activation=config.activation,
                 relaxed_counters=config.relaxed_counters,
@@ -163,7 +163,7 @@ class _Run:
             case "coordinator_down" | "coordinator_up":
                 network.is_coordinator_down = event.type == "coordinator_down"
             case "coordinator_lock_busy":
-                network.busy_until_ms[event.device] = event.t_ms + event.members["duration_ms"]
+                network.busy_until_ms[event.device] = event.t_ms + event.duration_ms
             case "coordinator_state_expires":
                 network.coordinator.forget(event.device)
             case _:
@@ -194,7 +194,7 @@ class _Run:
                     known.connection.request_close()
             case _:
                 assert event.type == "class_c_downlink", event.type
-                spent = event.members["upstream_ms"]
+                spent = event.upstream_ms
                 if not await devices.downlink(device, lambda: self._network.spend(spent)):
                     return {"result": "dropped", "reason": "not_owner"}
                 return {"result": "processed"}
@@ -203,8 +203,8 @@ class _Run:
     async def _close(self, event: Event, gateway: Gateway) -> int:
         """Return the status with which a release request is answered."""
         device = event.device
-        if "payload" in event.members:
-            payload = event.members["payload"]
+        if "payload" in event.model_fields_set:
+            payload = event.payload
             named = payload.get("dev_eui") if isinstance(payload, dict) else None
             if not isinstance(named, str) or not named:
                 return HTTPStatus.BAD_REQUEST
@@ -215,13 +215,13 @@ class _Run:
         return HTTPStatus.OK
 
     async def _uplink(self, event: Event, gateway: Gateway) -> dict[str, Any]:
-        members, session = event.members, self._sessions.get(event.device, "")
+        session = self._sessions.get(event.device, "")
         answered_ms: list[int] = []
 
         def counter(stored: StoredDevice) -> int | None:
             if (stored.profile.device_id, stored.session.session) != (event.device, session):
                 return None
-            f_cnt, wire = int(members["f_cnt"]), members.get("wire_f_cnt")
+            f_cnt, wire = event.f_cnt, event.wire_f_cnt
             # The air carries half of a counter; the MIC is right with the whole one alone.
             completed = (
                 (None, f_cnt)
@@ -232,17 +232,17 @@ class _Run:
 
         async def handle(handling: Handling) -> None:
             if handling.upstream:
-                await self._network.spend(members["upstream_ms"])
-                if members["upstream_fails"]:
+                await self._network.spend(event.upstream_ms)
+                if event.upstream_fails:
                     raise DeviceConnectionError(event.device, "the upstream refused it")
-            if handling.answer and members["confirmed"]:
+            if handling.answer and event.confirmed:
                 answered_ms.append(self._network.now_ms())
 
         uplink = Uplink(
             address=self._network.address_of(event.device),
-            confirmed=members["confirmed"],
-            station=members["station"],
-            key=f"{session}/{members['f_cnt']}/{members['mic']}",
+            confirmed=event.confirmed,
+            station=event.station,
+            key=f"{session}/{event.f_cnt}/{event.mic}",
             counter=counter,
         )
         outcome = await gateway.devices.data(uplink, handle)
@@ -252,10 +252,9 @@ class _Run:
         return answer
 
     async def _join(self, event: Event, gateway: Gateway) -> FrameOutcome:
-        members = event.members
 
         async def accept(stored: StoredDevice) -> SessionState | None:
-            if not members["mic_ok"]:
+            if not event.mic_ok:
                 return None
             self._joins += 1
             self._sessions[event.device] = session = f"join-{self._joins}"
@@ -263,9 +262,9 @@ class _Run:
 
         request = JoinRequest(
             device_id=event.device,
-            dev_nonce=members["dev_nonce"],
-            station=members["station"],
-            key=f"{members['dev_nonce']}/{members['mic']}/{members['mic_ok']}",
+            dev_nonce=event.dev_nonce,
+            station=event.station,
+            key=f"{event.dev_nonce}/{event.mic}/{event.mic_ok}",
         )
         return await gateway.devices.join(request, accept)
 
