@@ -64,11 +64,11 @@ class RequestQueues:
         queues_max: How many are kept; beyond it the idle ones are evicted.
     """
 
-    __slots__ = ("_at_once", "_clock", "_in_turn", "_queues", "_queues_max")
+    __slots__ = ("_at_once", "_clock", "_in_turn", "_queues", "_queues_max", "_sweep_at")
 
     def __init__(self, clock: Clock, *, queues_max: int = QUEUES_MAX) -> None:
         self._clock = clock
-        self._queues_max = queues_max
+        self._queues_max = self._sweep_at = queues_max
         self._queues: dict[str, DeviceRequestQueue] = {}
         self._at_once = 0  # of queues that were evicted
         self._in_turn = 0
@@ -77,7 +77,7 @@ class RequestQueues:
         """Return the queue of a device, created if need be."""
         queue = self._queues.get(device_id)
         if queue is None:
-            if len(self._queues) >= self._queues_max:
+            if len(self._queues) >= self._sweep_at:
                 self._evict()
             queue = self._queues[device_id] = DeviceRequestQueue(device_id, self._clock)
         return queue
@@ -130,3 +130,5 @@ class RequestQueues:
             if queue.is_idle and not queue.held:
                 self._at_once += queue.at_once
                 del self._queues[device_id]
+        # Not once more for each new device while all are in use.
+        self._sweep_at = max(self._queues_max, len(self._queues) * 5 // 4)

@@ -6,7 +6,6 @@ once it is durable; a registration that came this way is retained like any other
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -27,6 +26,7 @@ from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.operations.arguments import document, text
 from edgehub.operations.operation import Operation, Resource
 from edgehub.operations.results import entities as results
+from edgehub.store.failure import settling
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.mapper import Mapper
-    from edgehub.message import Refusal
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, Any]
@@ -233,12 +232,7 @@ class EntityDirectory:
             raise NoRoomError("the store is full or cannot be written; nothing has changed")
 
     async def _settled(self, effects: Sequence[Effect], retained: tuple[str, bytes] | None) -> None:
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-
-        def settle(_token: int, refusal: Refusal | None) -> None:
-            if not done.done():
-                done.set_result(refusal)
-
+        settle, done = settling()
         ticket = Ticket(settle, 0)
         self._executor.carry_out(effects, ticket.hold(), 0)
         if retained is not None:

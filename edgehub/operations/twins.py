@@ -5,7 +5,6 @@ Owns nothing; asks the twins. A twin is written in the form of Azure IoT Hub's s
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.devices.ids import ID_RULE, is_device_id
@@ -13,9 +12,11 @@ from edgehub.errors import StoreError
 from edgehub.operations.arguments import document, text, whole
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation, Resource
 from edgehub.operations.results import twins as results
+from edgehub.store.failure import settling
 from edgehub.twins.document import TwinOwnedError, check_patch
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping
 
     from edgehub.message import Refusal
@@ -118,17 +119,17 @@ class TwinOperations:
         twin = before.desire(desired) if desired else before
         twin = twin.tag(tags) if tags else twin
         if twin is not before:
-            done = _Done()
-            self._twins.put(client_id, twin, done.settle, patch=desired)
-            await done.wait()
+            settle, settled = settling()
+            self._twins.put(client_id, twin, settle, patch=desired)
+            await _stored(settled)
         return self._document(client_id)
 
     async def _remove(self, arguments: Arguments) -> dict[str, Any]:
         client_id = client_of(arguments)
-        done = _Done()
-        removed = self._twins.remove(client_id, done.settle)
+        settle, settled = settling()
+        removed = self._twins.remove(client_id, settle)
         if removed:
-            await done.wait()
+            await _stored(settled)
         return {"client_id": client_id, "removed": removed}
 
     def _known(self, arguments: Arguments) -> str:
@@ -189,25 +190,7 @@ def _sections(patch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return check_patch(properties.get("desired", {})), check_patch(patch.get("tags", {}))
 
 
-class _Done:
-    """Waits until a change is durable."""
-
-    def __init__(self) -> None:
-        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, _token: int, refusal: Refusal | None) -> None:
-        """Record the outcome."""
-        if self._future.done():
-            return
-        if refusal is None:
-            self._future.set_result(None)
-        else:
-            self._future.set_exception(StoreError(f"the change was not stored: {refusal.value}"))
-
-    async def wait(self) -> None:
-        """Wait for the outcome.
-
-        Raises:
-            StoreError: It was not stored.
-        """
-        await self._future
+async def _stored(settled: asyncio.Future[Refusal | None]) -> None:
+    refusal = await settled
+    if refusal is not None:
+        raise StoreError(f"the change was not stored: {refusal.value}")

@@ -6,6 +6,7 @@ ones at a bounded rate.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -14,7 +15,7 @@ from edgehub.errors import StoreError
 from edgehub.message import Refusal
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable
 
 BACK_OFF_MIN_S: Final = 0.05
 BACK_OFF_MAX_S: Final = 5.0
@@ -36,6 +37,17 @@ def refusal_of(stored: asyncio.Future[Any], event: str) -> Refusal | None:
         return None
     log.error(event, error=str(error))
     return Refusal.INVALID
+
+
+def settling() -> tuple[Callable[[int, Refusal | None], None], asyncio.Future[Refusal | None]]:
+    """Return a `settle` and the future of what it is called with, None = it is on disk."""
+    settled: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+    def settle(_token: int, refusal: Refusal | None) -> None:
+        if not settled.done():
+            settled.set_result(refusal)
+
+    return settle, settled
 
 
 class Failure:
