@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -27,7 +28,7 @@ from edgehub.operations.routes import RouteOperations
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import lost_warnings
 from edgehub.routes.explain import explain_routing
-from edgehub.routes.live import BuildError
+from edgehub.routes.live import BuildError, RouteHost
 from edgehub.routes.message_form import read_message
 from edgehub.routes.named import unknown_endpoint
 from edgehub.routes.tenant import Tenant
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from edgehub.redis_link.link import RedisLink
     from edgehub.redis_link.write_probe import WriteProbe
     from edgehub.routes.content import RouteContent
-    from edgehub.routes.source import Source
     from edgehub.routes.spec import Manifest
     from edgehub.routes.table import RouteTable
     from edgehub.settings import Settings
@@ -65,7 +65,7 @@ FROZEN_FROM: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-class TableHost:
+class TableHost(RouteHost):
     """What live routes need from this hub; see `edgehub.routes.live.RouteHost`.
 
     Args:
@@ -90,12 +90,6 @@ class TableHost:
             fault = unknown_endpoint(content.spec, self._named)
             raise BuildError(fault.message, fault)
 
-    def open_source(self, tenant: Tenant, source: Source) -> None:
-        """Do nothing: heads follow the filters of the table in force, which names each once."""
-
-    def close_source(self, tenant: Tenant, source: Source) -> None:
-        """Do nothing, likewise."""
-
     def open_endpoint(self, endpoint_id: EndpointId) -> None:
         """Start an endpoint."""
         self._endpoints.open_endpoint(endpoint_id)
@@ -107,12 +101,6 @@ class TableHost:
     def put_in_force(self, table: RouteTable) -> None:
         """Hand the table to the router."""
         self._router.replace(table)
-
-    def started(self, content: RouteContent) -> None:
-        """Do nothing: the table logs and counts."""
-
-    def stopped(self, content: RouteContent) -> None:
-        """Do nothing, likewise."""
 
 
 class RoutesPart(Part):
@@ -265,7 +253,7 @@ class RoutesPart(Part):
         }
 
     def _document(self) -> dict[str, Any]:
-        document = self.table.statistics().document()
+        document = asdict(self.table.statistics())
         drift = self.table.last_drift
         document["last_drift"] = None if drift is None else drift.document()
         document["connections_made"] = 0 if self._link is None else self._link.sessions

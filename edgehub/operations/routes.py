@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -167,10 +168,9 @@ class RouteOperations:
         ]
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        page = await self._table.list(
+        return await self._table.list(
             tenant=_tenant(arguments), after=arguments.get("after"), limit=arguments["limit"]
         )
-        return page.document()
 
     async def _show(self, arguments: Arguments) -> dict[str, Any]:
         route_id, tenant = arguments["id"], _tenant(arguments)
@@ -180,7 +180,7 @@ class RouteOperations:
         except StorageUnavailableError:
             # What this hub knows is worth an answer.
             states = ()
-        return {**view.document(), "instances": [each.document() for each in states]}
+        return {**view.document(), "instances": list(map(asdict, states))}
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
         written = await self._table.add(arguments["body"], **_how(arguments))
@@ -219,8 +219,7 @@ class RouteOperations:
         return report.document()
 
     async def _instances(self, _arguments: Arguments) -> dict[str, Any]:
-        views = await self._table.instances()
-        return {"instances": [view.document() for view in views]}
+        return {"instances": list(map(asdict, await self._table.instances()))}
 
     async def _apply(self, arguments: Arguments) -> dict[str, Any]:
         applied = await self._table.apply_manifest(
@@ -229,7 +228,7 @@ class RouteOperations:
             expected_revision=arguments.get("expected_revision"),
             wait=arguments["wait"],
         )
-        return applied.document()
+        return asdict(applied)
 
 
 def _how(arguments: Arguments) -> dict[str, Any]:

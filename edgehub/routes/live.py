@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -48,7 +48,7 @@ class BuildError(EdgeHubError):
         self.fault = fault
 
 
-class RouteHost(Protocol):
+class RouteHost:
     """Opens and closes sources and endpoints of live routes, at the first and the last use."""
 
     def check(self, content: RouteContent) -> None:

@@ -175,14 +175,14 @@ class Presence:
         names = [str(key) for key in keys]
         by: list[str] = []
         behind: list[str] = []
-        failed: list[tuple[str, str]] = []
+        failed: list[dict[str, str]] = []
         for report in reports:
             reason = next((report.failed[n] for n in names if n in report.failed), None)
             at_place = report.epoch == result.epoch and report.revision >= result.revision
             if not at_place and report.instance != self._instance:
                 behind.append(report.instance)
             elif reason is not None:
-                failed.append((report.instance, reason))
+                failed.append({"instance": report.instance, "reason": reason})
             else:
                 by.append(report.instance)
         word = "timeout" if behind else "failed" if failed else "complete"

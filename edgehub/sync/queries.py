@@ -10,7 +10,7 @@ from edgehub.clock import between_slices
 from edgehub.routes.tenant import RouteKey
 from edgehub.sync.faults import RouteNotFoundError
 from edgehub.sync.storage import BrokenRow, StoredRow
-from edgehub.sync.views import LISTED_MAX, RoutePage, RouteState, RouteView
+from edgehub.sync.views import LISTED_MAX, RouteState, RouteView
 
 if TYPE_CHECKING:
     from edgehub.routes.content import RouteContent
@@ -37,26 +37,19 @@ class Queries:
         self.file = ""
         """Manifest that routes of this hub come from."""
 
-    async def page(self, tenant: Tenant, after: str | None, limit: int, revision: int) -> RoutePage:
-        """Return some routes of a tenant, sorted by id."""
-        limit = max(1, min(limit, LIST_MAX))
-        shown, more = self._reconciler.index.page(tenant, after, limit)
-        views: list[RouteView] = []
-        documents: list[dict[str, Any]] = []
+    async def page(self, tenant: Tenant, after: str | None, limit: int) -> dict[str, Any]:
+        """Return some routes of a tenant, sorted by id, as the operation returns them."""
+        # The applied revision, not the latest one: a manifest is applied to it.
+        revision = self._reconciler.applied.revision
+        shown, more = self._reconciler.index.page(tenant, after, max(1, min(limit, LIST_MAX)))
+        routes: list[dict[str, Any]] = []
         for place, each in enumerate(shown, 1):
             # One that is deleted in between is left out.
             with contextlib.suppress(RouteNotFoundError):
-                view = self.view(RouteKey(tenant, each))
-                views.append(view)
-                documents.append(view.document())
+                routes.append(self.view(RouteKey(tenant, each)).document())
             if place % VIEWED_AT_ONCE == 0:
                 await between_slices()
-        return RoutePage(
-            routes=tuple(views),
-            documents=tuple(documents),
-            next=shown[-1] if more else None,
-            revision=revision,
-        )
+        return {"routes": routes, "next": shown[-1] if more else None, "revision": revision}
 
     def has_catch_all(self) -> bool:
         """Return whether a route that runs takes all that devices of the default tenant send."""

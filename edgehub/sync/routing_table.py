@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -30,7 +30,6 @@ from edgehub.sync.storage import DEFAULTS, StoredRow
 from edgehub.sync.views import (
     InstanceView,
     ManifestApplied,
-    RoutePage,
     RouteState,
     RouteStatus,
     RouteView,
@@ -177,8 +176,8 @@ class RoutingTable(Mutations):
 
     async def list(
         self, *, tenant: Tenant = DEFAULT_TENANT, after: str | None = None, limit: int = LIST_MAX
-    ) -> RoutePage:
-        """Return some routes, sorted by id.
+    ) -> dict[str, Any]:
+        """Return some routes, sorted by id, as the operation returns them.
 
         Args:
             tenant: Whose.
@@ -189,9 +188,7 @@ class RoutingTable(Mutations):
             UnknownTenantError: There is no such tenant.
         """
         self._known(tenant)
-        # The applied revision, not the latest one: a manifest is applied to it.
-        revision = self._reconciler.applied.revision
-        return await self._queries.page(tenant, after, limit, revision)
+        return await self._queries.page(tenant, after, limit)
 
     async def get(self, route_id: str, *, tenant: Tenant = DEFAULT_TENANT) -> RouteView:
         """Return one route.

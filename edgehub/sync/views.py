@@ -82,31 +82,6 @@ class RouteView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoutePage:
-    """Some routes, sorted by id.
-
-    Attributes:
-        routes: The routes.
-        documents: Their documents, described piece by piece.
-        next: Id behind which the next page begins, None = that is all.
-        revision: Of the table, as this hub knows it.
-    """
-
-    routes: tuple[RouteView, ...]
-    documents: tuple[dict[str, Any], ...]
-    next: str | None
-    revision: int
-
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
-        return {
-            "routes": list(self.documents),
-            "next": self.next,
-            "revision": self.revision,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """Who has applied a change.
 
@@ -115,23 +90,13 @@ class Applied:
             `timeout` = some did not say so in time.
         by: Instances that have.
         behind: Those that have not said so.
-        failed: Instance and reason of those that cannot.
+        failed: `instance` and `reason` of those that cannot.
     """
 
     result: str
     by: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
-        failed = [{"instance": instance, "reason": reason} for instance, reason in self.failed]
-        return {
-            "result": self.result,
-            "by": list(self.by),
-            "behind": list(self.behind),
-            "failed": failed,
-        }
+    failed: tuple[dict[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +126,7 @@ class Written:
             "created": self.created,
             "changed": self.changed,
             "revision": self.revision,
-            "applied": None if self.applied is None else self.applied.document(),
+            "applied": None if self.applied is None else asdict(self.applied),
             "warnings": list(self.warnings),
         }
 
@@ -187,13 +152,6 @@ class ManifestApplied:
     revision: int
     applied: Applied | None = None
     warnings: tuple[str, ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
-        return {
-            **asdict(self),
-            "applied": None if self.applied is None else self.applied.document(),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,10 +180,6 @@ class InstanceView:
     age_s: float
     own: bool
 
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteStatus:
@@ -242,10 +196,6 @@ class RouteStatus:
     hub_id: str
     state: RouteState
     reason: str | None
-
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,10 +293,6 @@ class TableStatistics:
     routes_stopped_total: int
     last_compare_ms: int | None
     manifest_difference: bool
-
-    def document(self) -> dict[str, Any]:
-        """Describe it."""
-        return asdict(self)
 
 
 def cut(ids: list[str]) -> tuple[str, ...]:

@@ -280,7 +280,7 @@ class Scenario:
         """Compare who has applied a change."""
         by = {each for each in applied.by if each != writer.name}
         want = set(step["acks"]["from"])
-        failed = {name for name, _ in applied.failed}
+        failed = {each["instance"] for each in applied.failed}
         repaired = by > want and applied.result == "complete" and step.get("lagging")
         word = "complete" if applied.result == "complete" else "timeout"
         if not repaired and (word, by) != (step["acks"]["result"], want):

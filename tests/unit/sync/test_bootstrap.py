@@ -49,7 +49,7 @@ async def test_what_stood_in_does_not_take_along_what_the_table_has_too(shared):
         await until(lambda: two.ready[0])
         assert (await two.get("m1")).members == {"route": OTHER}
         assert (await two.get("m1")).state == "running"
-        assert [route.key.id for route in (await two.list()).routes] == ["m1", "r1"]
+        assert [route["id"] for route in (await two.list())["routes"]] == ["m1", "r1"]
         assert (await two.drift()).total == 0
 
 
