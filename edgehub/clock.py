@@ -62,6 +62,47 @@ class Clock(Protocol):
         """Call back on the running loop after `seconds` of monotonic time."""
 
 
+class Timer:
+    """A timer of one callback, which waits at most once at a time.
+
+    Args:
+        clock: Measures the time.
+        callback: Called once the time is over; it may start the timer again.
+    """
+
+    __slots__ = ("_callback", "_clock", "_handle")
+
+    def __init__(self, clock: Clock, callback: Callable[[], None]) -> None:
+        self._clock = clock
+        self._callback = callback
+        self._handle: TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the callback is to come."""
+        return self._handle is not None
+
+    def start(self, seconds: float) -> None:
+        """Call back after some seconds, unless it is running."""
+        if self._handle is None:
+            self._handle = self._clock.call_later(seconds, self._fire)
+
+    def restart(self, seconds: float) -> None:
+        """Call back after some seconds from now on, whether it is running or not."""
+        self.cancel()
+        self.start(seconds)
+
+    def cancel(self) -> None:
+        """Do not call back; harmless if it is not running."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._callback()
+
+
 class _Timex(ctypes.Structure):
     """The head of the kernel's `struct timex`; `modes` 0 = it is read only, adjtimex(2)."""
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.devices.faults import DeviceConnectionError, DeviceNotOwnedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from edgehub.clock import Clock, TimerHandle
 
 KEEP_ALIVE_S_MIN: Final = 60
 
@@ -113,7 +113,7 @@ class DeviceConnection:
         self._activities = 0
         self._close_requested = False
         self._keep_alive_s = 0
-        self._idle_timer: TimerHandle | None = None
+        self._idle_timer = Timer(clock, self._idle_over)
         self._is_ending = False
         self._transition = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
@@ -230,7 +230,7 @@ class DeviceConnection:
             if self._activities or not (self._close_requested or not self._owns()):
                 return  # it is used again and closed afterwards, or this hub was elected
             self._close_requested = False
-            self._disarm_idle_timer()
+            self._idle_timer.cancel()
             if not self._link.is_open:
                 return
             self._closed += 1
@@ -240,16 +240,10 @@ class DeviceConnection:
                 log.warning("device.close_failed", device_id=self._device_id, reason=str(exc))
 
     def _arm_idle_timer(self) -> None:
-        self._disarm_idle_timer()
+        self._idle_timer.cancel()
         if self._keep_alive_s:
-            self._idle_timer = self._clock.call_later(self._keep_alive_s, self._idle_over)
+            self._idle_timer.start(self._keep_alive_s)
 
     def _idle_over(self) -> None:
-        self._idle_timer = None
         if self._activities == 0:  # else the time begins again with the end of the last one
             self.request_close()
-
-    def _disarm_idle_timer(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.endpoints.mqtt_topic import TopicError
 from edgehub.local_message import LocalMessage
 from edgehub.message import Refusal
@@ -24,7 +25,6 @@ from edgehub.telemetry.log_limit import LogLimit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.subscription_guard import SubscriptionGuard
     from edgehub.local_message import Settle
     from edgehub.message import EndpointId, Row
@@ -139,7 +139,7 @@ class CumulocityDownlink:
         self._clock = clock
         self._connection: Client | None = None
         self._held: list[IncomingPublish] = []
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._try_again)
         self._skipped_some = False
         self._log = LogLimit(clock)
         self.received_total = 0
@@ -183,9 +183,7 @@ class CumulocityDownlink:
             self._connection = None
             self._held.clear()
             self._skipped_some = False
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._timer.cancel()
 
     def take(self, incoming: IncomingPublish) -> None:
         """Handle a message of that connection."""
@@ -228,11 +226,9 @@ class CumulocityDownlink:
             self._held.append(incoming)
         else:
             self._skipped_some = True
-        if self._timer is None:
-            self._timer = self._clock.call_later(RETRY_S, self._try_again)
+        self._timer.start(RETRY_S)
 
     def _try_again(self) -> None:
-        self._timer = None
         held, self._held = self._held, []
         for place, incoming in enumerate(held):
             self._offer(incoming)

@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.endpoints.mqtt_link import (
     LinkOptions,
     SharedAccess,
@@ -33,7 +34,6 @@ from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode, code_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Settle
     from edgehub.endpoints.mqtt_payload import RowProperties
     from edgehub.message import Row
@@ -150,7 +150,7 @@ class DeviceSession:
         """Largest packet of QoS 0 on this connection."""
         self._listening: dict[tuple[str, ...], asyncio.Future[bytes]] = {}
         self._progress_s = self._opened_s = 0.0
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._check_progress)
         self._link = self._link_options()
         self._renewal = Renewal(
             self._link.shared_access,
@@ -348,9 +348,7 @@ class DeviceSession:
     def _take_end(self, reason: str) -> None:
         client, self._client = self._open_client(), None
         self._renewal.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         end, reason = self._end or (self._end_of(client), reason)
         if client.close_code == ReasonCode.PACKET_TOO_LARGE:
             self._settle_largest()
@@ -386,13 +384,9 @@ class DeviceSession:
         settle(row, SendResult(FailureKind.TOO_LARGE, text))
 
     def _watch(self) -> None:
-        if self._timer is None:
-            self._timer = self._clock.call_later(
-                self._options.ack_timeout_s / _CHECKS_PER_TIMEOUT, self._check_progress
-            )
+        self._timer.start(self._options.ack_timeout_s / _CHECKS_PER_TIMEOUT)
 
     def _check_progress(self) -> None:
-        self._timer = None
         if not self._in_flight:
             return
         unconfirmed_s = self._clock.monotonic() - self._progress_s

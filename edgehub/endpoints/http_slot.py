@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.endpoints.http_link import HttpLinkError, open_link
 from edgehub.message import FailureKind, SendResult
 
 if TYPE_CHECKING:
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.http_link import Answer, HttpLink, HttpLinkOptions
     from edgehub.endpoints.http_outbox import OutboxRow
 
@@ -38,7 +38,7 @@ class HttpSlot:
         self.rows: list[OutboxRow] = []
         self._link: HttpLink | None = None
         self._unwritten_bytes = 0
-        self._watch: TimerHandle | None = None
+        self._watch = Timer(clock, self._check_progress)
         self._progress_at = 0.0
         self._progress_seen = (0, 0)
 
@@ -85,7 +85,7 @@ class HttpSlot:
             return await self._write(self._link, body, encoding, path)
         finally:
             self._unwritten_bytes = 0
-            self._stop_watch()
+            self._watch.cancel()
 
     def abort(self, reason: str) -> None:
         """Close the connection at once."""
@@ -106,15 +106,8 @@ class HttpSlot:
         self._progress_seen = (0, 0)
         self._watch_later()
 
-    def _stop_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-
     def _watch_later(self) -> None:
-        self._watch = self._clock.call_later(
-            self._timeout_s / _CHECKS_PER_TIMEOUT, self._check_progress
-        )
+        self._watch.restart(self._timeout_s / _CHECKS_PER_TIMEOUT)
 
     def _check_progress(self) -> None:
         link = self._link

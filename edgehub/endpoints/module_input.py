@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
+from edgehub.clock import Clock, Timer
 from edgehub.message import NEVER_MS, FailureKind, SendResult, module_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.message import Message, Row
 
@@ -85,7 +85,7 @@ class ModuleInputEndpoint:
         self._is_up = False
         self._sends = 0
         self._in_flight: dict[int, tuple[Row, Settle, float]] = {}
-        self._watch: TimerHandle | None = None
+        self._watch = Timer(clock, self._check_timeouts)
 
     @property
     def state(self) -> str:
@@ -125,8 +125,8 @@ class ModuleInputEndpoint:
                 self._settle_of(send),
                 expires_in_ms=None if row.expires_ms >= NEVER_MS else row.expires_ms - now_ms,
             )
-        if self._in_flight and self._watch is None:
-            self._watch_later()
+        if self._in_flight:
+            self._watch.start(self._ack_timeout_s / _CHECKS_PER_TIMEOUT)
 
     async def run(self, listener: EndpointListener) -> None:
         """Keep the link until cancelled; reconnects by itself, with back-off."""
@@ -173,21 +173,13 @@ class ModuleInputEndpoint:
         return settle
 
     def _give_up(self, reason: str) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        self._watch.cancel()
         in_flight, self._in_flight = self._in_flight, {}
         result = SendResult(FailureKind.DISCONNECTED, reason)
         for row, settle, _ in in_flight.values():
             settle(row, result)
 
-    def _watch_later(self) -> None:
-        self._watch = self._clock.call_later(
-            self._ack_timeout_s / _CHECKS_PER_TIMEOUT, self._check_timeouts
-        )
-
     def _check_timeouts(self) -> None:
-        self._watch = None
         oldest_allowed = self._clock.monotonic() - self._ack_timeout_s
         result = SendResult(FailureKind.TIMEOUT, f"no PUBACK for {self._ack_timeout_s:g} s")
         # In order of sending, so the first one that is young enough ends the search.
@@ -197,4 +189,4 @@ class ModuleInputEndpoint:
             del self._in_flight[send]
             settle(row, result)
         if self._in_flight:
-            self._watch_later()
+            self._watch.start(self._ack_timeout_s / _CHECKS_PER_TIMEOUT)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.endpoints.congestion import avoid_bbr_on_thin_path
 from edgehub.endpoints.device_bound import DeviceBoundRelay
 from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.device_bound import Accept
     from edgehub.endpoints.endpoint import EndpointListener, Settle
     from edgehub.endpoints.mqtt_link import LinkOptions
@@ -153,7 +153,7 @@ class MqttEndpoint(LinkedEndpoint):
         self._path_checked_at = -math.inf
         self._oldest: Sent | None = None
         self._overtaken_at = math.inf
-        self._watch: TimerHandle | None = None
+        self._watch = Timer(clock, self._check_progress)
         self._renewal = Renewal(
             options.link.shared_access,
             clock=clock,
@@ -340,9 +340,7 @@ class MqttEndpoint(LinkedEndpoint):
     def _end_connection(self, reason: str) -> None:
         connection, self._connection = self._connection, None
         self._renewal.stop()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        self._watch.cancel()
         self._oldest = None
         if connection is not None:
             self._guard.ended(connection.unsent_at_close)
@@ -419,18 +417,14 @@ class MqttEndpoint(LinkedEndpoint):
         self._progress_at = self._clock.monotonic()
         self._unsent_seen = self.unsent_bytes()
         self._overtaken_at = math.inf
-        if self._watch is None:
-            self._watch_later()
+        self._watch_later()
 
     def _watch_later(self) -> None:
-        self._watch = self._clock.call_later(
-            self._options.ack_timeout_s / _CHECKS_PER_TIMEOUT, self._check_progress
-        )
+        self._watch.start(self._options.ack_timeout_s / _CHECKS_PER_TIMEOUT)
 
     def _check_progress(self) -> None:
         # A half-open connection looks alive for a quarter of an hour; a slow one is alive as long
         # as bytes leave, even if one large message takes minutes.
-        self._watch = None
         connection = self._connection
         if connection is None or not self._in_flight:
             return

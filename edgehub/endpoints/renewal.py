@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.mqtt_link import SharedAccess
 
 REASON: Final = "the shared access signature is renewed"
@@ -49,7 +50,7 @@ class Renewal:
         self._clock = clock
         self._is_idle = is_idle
         self._end = end
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._check)
         self._waits_s = 0.0
         self.is_due = False
 
@@ -58,14 +59,12 @@ class Renewal:
         self.stop()
         if self._access is not None:
             self._waits_s = (_ENDED_AT - _RENEWED_AT) * self._access.lasts_s
-            self._timer = self._clock.call_later(_RENEWED_AT * self._access.lasts_s, self._check)
+            self._timer.start(_RENEWED_AT * self._access.lasts_s)
 
     def stop(self) -> None:
         """Forget the connection; it has ended."""
         self.is_due = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _check(self) -> None:
         self.is_due = True
@@ -73,4 +72,4 @@ class Renewal:
             self._end(REASON)
             return
         self._waits_s -= CHECK_S
-        self._timer = self._clock.call_later(CHECK_S, self._check)
+        self._timer.start(CHECK_S)

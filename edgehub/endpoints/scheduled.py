@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.endpoints.schedule import last_start_ms, next_start_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.endpoints.endpoint import Endpoint, EndpointListener, Settle
     from edgehub.endpoints.schedule import ScheduleOptions
     from edgehub.message import EndpointId, Priority, Row, SendResult
@@ -87,7 +87,7 @@ class ScheduledEndpoint:
         self._settle_to: Settle | None = None
         self._settled = asyncio.Event()
         self._wake = asyncio.Event()
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._wake.set)
 
     @property
     def state(self) -> str:
@@ -171,7 +171,7 @@ class ScheduledEndpoint:
                 log.info("endpoint.window_closed", endpoint_id=self.id)
         finally:
             self._is_open = self._passes = False
-            self._stop_timer()
+            self._timer.cancel()
 
     # Calls of the inner endpoint; they have no effect once the window is over.
 
@@ -204,7 +204,7 @@ class ScheduledEndpoint:
             now = self._clock.monotonic()
             self._poll(now)
             if (now < self._open_until) is is_open:
-                self._stop_timer()
+                self._timer.cancel()
                 return
             self._wait_from(now)
             await self._wake.wait()
@@ -231,23 +231,18 @@ class ScheduledEndpoint:
                 log.warning("endpoint.windows_not_kept", endpoint_id=self.id, reason=_NO_DATE)
 
     def _wait_from(self, now: float) -> None:
-        self._stop_timer()
+        self._timer.cancel()
         wait_s = POLL_S
         if now < self._open_until:
             wait_s = min(wait_s, self._open_until - now)
         else:
             wait_s = min(wait_s, self._next_window_s() or POLL_S)
-        self._timer = self._clock.call_later(wait_s, self._wake.set)
+        self._timer.start(wait_s)
 
     def _next_window_s(self) -> float | None:
         wall_ms = self._clock.wall_ms()
         start_ms = next_start_ms(self._options.open_at, wall_ms)
         return None if start_ms is None else (start_ms - wall_ms) / 1000
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _settle(self, row: Row, result: SendResult) -> None:
         self._in_flight -= 1

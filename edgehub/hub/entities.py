@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.entities.announcements import Announcements, cleared
 from edgehub.entities.configured import local_topics, mapper_options
 from edgehub.entities.effect_executor import EffectExecutor
@@ -28,7 +29,6 @@ from edgehub.telemetry.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.entities.announcements import Announcement, Subject
     from edgehub.entities.tables import EntityContents
     from edgehub.heads.mqtt.local.space import InnerSubscription, LocalSpace
@@ -86,7 +86,7 @@ class EntitiesPart(Part):
         self._clock = clock
         self._takes_qos0 = takes_qos0
         self._subscription: InnerSubscription | None = None
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._tick)
         self._refused_total = 0
         self._qos0_offline_total = 0
         self.announcements = Announcements(contents.state)
@@ -139,9 +139,7 @@ class EntitiesPart(Part):
         """Take no more messages; what was taken goes its way."""
         if self._subscription is not None:
             self._subscription.follow(())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def now(self) -> Instant:
         """Return the moment in both times."""
@@ -247,23 +245,20 @@ class EntitiesPart(Part):
 
     def _arm(self) -> None:
         assert self._mapper is not None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         due_ms = self._mapper.next_due_ms()
         if due_ms is not None:
             wait_ms = max(0, due_ms - self._store.hub_time.now_ms())
-            self._timer = self._clock.call_later(wait_ms / 1000, self._tick)
+            self._timer.start(wait_ms / 1000)
 
     def _tick(self) -> None:
         assert self._mapper is not None
-        self._timer = None
         if self._store.appender.has_room():
             self._carry_out(self._mapper.tick(self.now()))
-            if self._timer is None:
+            if not self._timer.is_running:
                 self._arm()
         else:
-            self._timer = self._clock.call_later(1.0, self._tick)
+            self._timer.start(1.0)
 
     # The start.
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from edgehub.clock import Clock, TimerHandle
+from edgehub.clock import Clock, Timer
 
 
 class WakeUp:
@@ -18,7 +16,7 @@ class WakeUp:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = asyncio.Event()
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._event.set)
         self._due = math.inf
 
     def now(self) -> None:
@@ -38,12 +36,10 @@ class WakeUp:
 
     def stop(self) -> None:
         """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _start_timer(self) -> None:
         self.stop()
         if self._due < math.inf:
             wait_s = max(0.0, self._due - self._clock.monotonic())
-            self._timer = self._clock.call_later(wait_s, self._event.set)
+            self._timer.start(wait_s)

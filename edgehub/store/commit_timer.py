@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from edgehub.clock import Clock, Timer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from edgehub.clock import Clock, TimerHandle
 
 
 class CommitTimer:
@@ -28,7 +28,7 @@ class CommitTimer:
         self._clock = clock
         self._expired = expired
         self._at = math.inf
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self.at_once)
         self.is_now = False
 
     def within(self, delay_s: float) -> None:
@@ -37,7 +37,7 @@ class CommitTimer:
         if at < self._at:
             self._stop()
             self._at = at
-            self._timer = self._clock.call_later(delay_s, self.at_once)
+            self._timer.start(delay_s)
 
     def at_once(self) -> None:
         """Set the time to now."""
@@ -51,6 +51,4 @@ class CommitTimer:
 
     def _stop(self) -> None:
         self._at = math.inf
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from edgehub.clock import Clock, Timer, TimerHandle
 from edgehub.http1.rules import allow_versions
 from edgehub.http1.unparsed import Unparsed
 from edgehub.operations.encoding import encoded
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.binding import ListeningPort
 
 SWEEP_S: Final = 1.0
@@ -93,7 +93,7 @@ class WebServer:
             timeout_keep_alive=IDLE_TIMEOUT_S,
         )
         self.config.load()
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._sweep)
         self.tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -119,16 +119,13 @@ class WebServer:
                     connection.shutdown()
                 for request in list(self.state.tasks):
                     request.cancel()
-                if self._timer is not None:
-                    self._timer.cancel()
+                self._timer.cancel()
 
     def watch(self) -> None:
         """Check the connections, as long as there are any."""
-        if self._timer is None:
-            self._timer = self.clock.call_later(SWEEP_S, self._sweep)
+        self._timer.start(SWEEP_S)
 
     def _sweep(self) -> None:
-        self._timer = None
         now = self.clock.monotonic()
         for connection in list(self.connections):
             connection.check(now)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer, TimerHandle
 from edgehub.heads.broker.statistics import BrokerDrop
 from edgehub.message import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.broker.dispatcher import Dispatcher
     from edgehub.heads.broker.statistics import BrokerCounters
     from edgehub.mqtt.client import Client
@@ -120,7 +120,7 @@ class BrokerIngress:
         self._is_slicing = False
         self._held = False
         self._retry_s = FIRST_RETRY_S
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._try_again)
         self._pause: TimerHandle | None = None
         self._may_pause = True
         self._has_left = False
@@ -198,9 +198,7 @@ class BrokerIngress:
 
     def _release_waiting(self) -> None:
         self._resume_reading()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         self._held = False
         for entry in self._entries:
             if entry.is_waiting:
@@ -314,12 +312,11 @@ class BrokerIngress:
         entry.is_waiting = True
         self._held = True
         self._resume_reading()
-        if self._timer is None:
-            self._timer = self._clock.call_later(self._retry_s, self._try_again)
+        if not self._timer.is_running:
+            self._timer.start(self._retry_s)
             self._retry_s = min(RETRY_S_MAX, self._retry_s * 2)
 
     def _try_again(self) -> None:
-        self._timer = None
         first = next(entry for entry in self._entries if entry.is_waiting)
         if not self._dispatcher.may_fit(first.incoming):
             self._hold(first)

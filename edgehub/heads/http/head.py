@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.errors import StartupError
 from edgehub.heads.binding import ListeningPort
 from edgehub.heads.http.connection import HttpConnection
@@ -22,7 +23,6 @@ from edgehub.heads.http.statistics import HttpStatistics
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.handshakes import ServerContext
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
@@ -83,7 +83,7 @@ class HttpHead:
         if tls is not None:
             self._use(tls)
         self._tasks: asyncio.TaskGroup | None = None
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._sweep)
 
     async def open(self) -> None:
         """Bind and listen; connections wait until `run` accepts them.
@@ -125,8 +125,7 @@ class HttpHead:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
                 self._port.close()
                 self._close_connections()
-                if self._timer is not None:
-                    self._timer.cancel()
+                self._timer.cancel()
 
     async def drain(self) -> None:
         """Stop accepting connections and messages, and wait until every message taken is settled.
@@ -202,7 +201,7 @@ class HttpHead:
         now = self._clock.monotonic()
         for connection in list(self._connections):
             connection.check(now)
-        self._timer = self._clock.call_later(SWEEP_S, self._sweep)
+        self._timer.start(SWEEP_S)
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         assert self._tasks is not None, "connections exist only while the head runs"

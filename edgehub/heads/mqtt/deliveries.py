@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.message import DELIVERED, FailureKind, RefusedByClient, SendResult
 from edgehub.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
 from edgehub.mqtt.message_properties import write_message_properties
@@ -23,7 +24,6 @@ from edgehub.mqtt.subscription_options import QOS, RETAIN_AS_PUBLISHED, write_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.message import Message
     from edgehub.mqtt.packets import Acknowledgement
 
@@ -143,7 +143,7 @@ class Deliveries:
         self.reserved: Collection[int] = ()
         self.freed: Callable[[], None] | None = None
         self._next_id = 1
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._check)
 
     def __len__(self) -> int:
         return len(self._in_flight) + len(self._waiting) + len(self._local)
@@ -255,9 +255,7 @@ class Deliveries:
 
     def close(self) -> None:
         """Settle all deliveries: the connection is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         settles = [settle for _, settle in self._in_flight.values()]
         settles += [delivery.settle for delivery in self._waiting]
         self._in_flight.clear()
@@ -365,11 +363,9 @@ class Deliveries:
 
     def _arm(self, seconds: float) -> None:
         # One timer for the oldest; deliveries stand in order of their deadlines.
-        if self._timer is None:
-            self._timer = self._clock.call_later(seconds, self._check)
+        self._timer.start(seconds)
 
     def _check(self) -> None:
-        self._timer = None
         now_s = self._clock.monotonic()
         late = []
         for packet_id, (deadline_s, _) in self._in_flight.items():

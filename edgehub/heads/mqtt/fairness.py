@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.packets import Subscribe, Unsubscribe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.mqtt.backlog import Backlog
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.mqtt.packets import Packet
@@ -111,7 +111,7 @@ class Turn:
         self._clock = clock
         self._share = share
         self._connection = connection
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._next)
         self._rest = b""
         self._at = 0
         self._began_s = 0.0
@@ -197,14 +197,12 @@ class Turn:
     def _wait(self, seconds: float) -> None:
         self.is_waiting = True
         if seconds:
-            self._timer = self._clock.call_later(seconds, self._next)
+            self._timer.restart(seconds)
         else:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _next(self) -> None:
         self._cancel()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.transport import DRAINING
 
 if TYPE_CHECKING:
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.mqtt.client_connection import ClientConnection
 
 FACTOR: Final = 1.5
@@ -42,16 +42,15 @@ class KeepAlive:
         self._connection = connection
         self._clock = clock
         self._silence_max_s = keep_alive_s * FACTOR if keep_alive_s else stall_timeout_s
-        self._timer: TimerHandle | None = clock.call_later(self._silence_max_s, self._check)
+        self._timer = Timer(clock, self._check)
+        self._timer.start(self._silence_max_s)
         self.seconds = keep_alive_s
         # Set by the connection whenever bytes arrive; the timer is not armed again for each.
         self.heard_s = clock.monotonic()
 
     def close(self) -> None:
         """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _check(self) -> None:
         left_s = self.heard_s + self._silence_max_s - self._clock.monotonic()
@@ -64,4 +63,4 @@ class KeepAlive:
                 self._connection.close(CloseReason.KEEP_ALIVE)
                 return
             left_s = self._silence_max_s
-        self._timer = self._clock.call_later(left_s, self._check)
+        self._timer.restart(left_s)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final, cast
 import httptools
 import orjson
 
+from edgehub.clock import Clock, Timer
 from edgehub.errors import StartupError
 from edgehub.heads.workload.api import Caller
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.workload.api import WorkloadApi
 
 NAME: Final = "workload.sock"
@@ -162,7 +162,7 @@ class WorkloadConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._target = self._body = b""
         self._received = 0
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(server.clock, self.close)
 
     # Called by the event loop.
 
@@ -197,8 +197,7 @@ class WorkloadConnection(asyncio.Protocol):
         """Forget it."""
         del exc
         self._server.connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def close(self) -> None:
         """Close it at once."""
@@ -229,9 +228,7 @@ class WorkloadConnection(asyncio.Protocol):
     # Parts.
 
     def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._server.clock.call_later(SILENCE_MAX_S, self.close)
+        self._timer.restart(SILENCE_MAX_S)
 
     def _write(self, status: HTTPStatus, document: object, *, close: bool) -> None:
         body = orjson.dumps(document)

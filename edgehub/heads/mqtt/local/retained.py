@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.options import MESSAGE_BYTES
 from edgehub.message import NEVER_MS
@@ -17,7 +18,6 @@ from edgehub.mqtt.topic_filter import WILDCARDS, takes_levels
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds, Usage
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import LocalMessage
@@ -198,24 +198,22 @@ class RetainedReplay:
         resume: Called at the end of a pause.
     """
 
-    __slots__ = ("_clock", "_filters", "_is_running", "_resume", "_retained", "_search", "_timer")
+    __slots__ = ("_filters", "_is_running", "_retained", "_search", "_timer")
 
     def __init__(
         self, retained: RetainedMessages, clock: Clock, resume: Callable[[], None]
     ) -> None:
         self._retained = retained
-        self._clock = clock
-        self._resume = resume
         # Options by topic filter; the first one is being searched for.
         self._filters: dict[str, int] = {}
         self._search: RetainedSearch | None = None
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, resume)
         self._is_running = False
 
     @property
     def is_due(self) -> bool:
         """Whether `topics` is to be called."""
-        return bool(self._filters) and self._timer is None and not self._is_running
+        return bool(self._filters) and not self._timer.is_running and not self._is_running
 
     def add(self, topic_filter: str, options: int) -> None:
         """Begin the search for a filter, or begin it again."""
@@ -230,9 +228,7 @@ class RetainedReplay:
 
     def stop(self) -> None:
         """End a pause without calling `resume`."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def topics(self, has_room: Callable[[], bool]) -> Iterator[tuple[str, int]]:
         """Yield topics with the options of their filter; end early to pause, or without room."""
@@ -247,7 +243,7 @@ class RetainedReplay:
                     if not has_room():
                         return
                     if budget <= 0:
-                        self._timer = self._clock.call_later(SEARCH_PAUSE_S, self._go_on)
+                        self._timer.start(SEARCH_PAUSE_S)
                         return
                     topic, steps = self._search.next(budget)
                     budget -= steps
@@ -256,10 +252,6 @@ class RetainedReplay:
                 self.remove(topic_filter)
         finally:
             self._is_running = False
-
-    def _go_on(self) -> None:
-        self._timer = None
-        self._resume()
 
 
 def _size(message: LocalMessage) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.heads.mqtt.local.options import (
@@ -41,7 +42,6 @@ from edgehub.telemetry.log_limit import LogLimit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
     from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.tables import LocalTable
@@ -132,7 +132,7 @@ class LocalSpace:
             hub_id=hub_id,
             known=known,
         )
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._sweep)
 
     # Life cycle.
 
@@ -164,13 +164,11 @@ class LocalSpace:
 
     def start(self) -> None:
         """Start the timer that drops expired messages."""
-        self._timer = self._context.clock.call_later(SWEEP_S, self._sweep)
+        self._timer.start(SWEEP_S)
 
     def close(self) -> None:
         """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     async def flush(self) -> None:
         """Wait until confirmed messages are deleted on disk."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.clock import Clock, Timer
 from edgehub.errors import StoreError
 from edgehub.heads.mqtt.session_table import RECEIVE
 from edgehub.local_message import LocalMessage
@@ -25,7 +26,6 @@ from edgehub.message import Refusal
 if TYPE_CHECKING:
     import sqlite3
 
-    from edgehub.clock import Clock, TimerHandle
     from edgehub.heads.mqtt.local.shared import SharedSubscription
     from edgehub.local_message import Settle
     from edgehub.store.store import Store
@@ -162,7 +162,7 @@ class LocalTable:
         self._changes = _Changes()
         self._refs: dict[int, int] = {}
         self._next_id = 1
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._commit)
         self._due = False
         # What is being committed, None = nothing.
         self._running: _Changes | None = None
@@ -317,16 +317,14 @@ class LocalTable:
                 asyncio.get_running_loop().call_soon(self._commit)
 
     def _remind(self, delay_s: float) -> None:
-        if self._timer is None and not self._running and not self._due:
-            self._timer = self._clock.call_later(max(delay_s, self._commit_delay_s), self._commit)
+        if not self._running and not self._due:
+            self._timer.start(max(delay_s, self._commit_delay_s))
 
     def _commit(self) -> None:
         if self._running:
             return
         self._due = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         changes, self._changes = self._changes, _Changes()
         if changes.is_empty:
             changes.settle(None)
