@@ -81,7 +81,7 @@ class DeviceBoundPart(Part):
             _options(settings),
             clock=clock,
             now_ms=store.hub_time.now_ms,
-            utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_is_trusted else None,
+            utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_trusted else None,
             new_id=lambda: str(uuid.uuid4()),
             queues=devices.queues,
             send=listener.send_message,
@@ -136,7 +136,7 @@ class DeviceBoundPart(Part):
         if dup and message_id and self._mailboxes.waits(target, message_id):
             self._acknowledge_in_turn(done)
             return
-        if expiry_ms is None and self._store.clock_is_trusted:
+        if expiry_ms is None and self._store.clock_trusted:
             now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
             expiry_ms = milliseconds_left(system, now_ms)
         priority, properties = split_priority(properties)

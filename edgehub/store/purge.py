@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
 
 from edgehub.journal.row_events import RowEvent, moved_to
 from edgehub.message import NEVER_MS
 from edgehub.store.transaction import json_list
-from edgehub.store.zone_step import STEP_ROWS_MAX, Target, ZoneStep
+from edgehub.store.zone_step import STEP_ROWS_MAX, StepResult, Target, ZoneStep
 from edgehub.store.zones import ZONE_OFFSETS, ZoneValues
 
 if TYPE_CHECKING:
@@ -49,45 +51,24 @@ class Removal:
     next_offset: int | None
 
 
-@dataclass(slots=True)
-class _Result:
-    zones: list[ZoneValues] = field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
-    skipped: int = 0
-    next_offset: int | None = None
-    lowest: tuple[int, int] | None = None
-    creations: list[tuple[int, int]] = field(default_factory=list)
+class _Step(ZoneStep):
+    """Removes rows, or moves them.
 
+    Attributes:
+        span: First and last offset of the rows.
+        event: Of each row.
+        keeps_attempts: They keep the count of refused sends.
+    """
 
-class _Step:
-    """One step on some zones of one queue."""
+    span: tuple[int, int]
+    event: int = RowEvent.PURGED
+    keeps_attempts = False
 
-    def __init__(
-        self, step: ZoneStep, queue: Queue, target: Target | None, span: tuple[int, int]
-    ) -> None:
-        self._step = step
-        self._target = target
-        self._first, self._last = span
-        self._event = RowEvent.PURGED if target is None else moved_to(target.queue.priority)
-        self._same_endpoint = target is not None and target.queue.endpoint_id == queue.endpoint_id
-
-    def run(self, connection: sqlite3.Connection) -> _Result:
-        """Remove rows, zone by zone, until the step is long enough."""
-        self._step.start()
-        result = _Result()
-        for values in self._step.zones:
-            if not self._take(connection, values, result):
-                break
-        targets = () if self._target is None else (self._target,)
-        result.lowest = self._step.write(connection, result.zones, targets)
-        return result
-
-    def _take(self, connection: sqlite3.Connection, values: ZoneValues, result: _Result) -> bool:
-        """Remove rows of a zone, slice by slice; return False when the step is long enough."""
+    @override
+    def take(self, connection: sqlite3.Connection, values: ZoneValues, result: StepResult) -> bool:
         zone, *_, rows, size, _ = values
-        low = max(zone * ZONE_OFFSETS, self._first)
-        last = min((zone + 1) * ZONE_OFFSETS - 1, self._last)
+        low = max(zone * ZONE_OFFSETS, self.span[0])
+        last = min((zone + 1) * ZONE_OFFSETS - 1, self.span[1])
         slice_offsets = max(1, SLICE_BYTES_MAX * rows // size)
         goes_on = True
         while goes_on and low <= last:
@@ -98,15 +79,15 @@ class _Step:
             result.rows += taken_rows
             result.bytes += taken_bytes
             result.next_offset = low = high + 1
-            goes_on = not self._step.is_long(result.rows)
+            goes_on = not self.is_long(result.rows)
         result.zones.append((*values[:4], rows, size, values[6]))
         return goes_on
 
     def _take_slice(
-        self, connection: sqlite3.Connection, zone: int, span: tuple[int, int], result: _Result
+        self, connection: sqlite3.Connection, zone: int, span: tuple[int, int], result: StepResult
     ) -> tuple[int, int]:
-        table = f"q_{self._step.number}"
-        busy = self._step.busy_between(*span)
+        table = f"q_{self.number}"
+        busy = self.busy_between(*span)
         result.skipped += len(busy)
         where = "q.offset BETWEEN ? AND ? AND q.offset NOT IN (SELECT value FROM json_each(?))"
         chosen = (*span, json_list(busy))
@@ -118,16 +99,14 @@ class _Step:
         ).fetchone()
         rows, size = figures[:2]
         if rows:
-            self._step.record(connection, self._event, where, chosen, figures)
+            self.record(connection, self.event, where, chosen, figures)
             result.creations += connection.execute(
                 f"SELECT offset, size FROM {table} q WHERE q.creation IS NOT NULL AND {where}",  # noqa: S608 - likewise
                 chosen,
             ).fetchall()
-            if self._target is not None:
-                # Another endpoint has not refused them yet.
-                keep = self._same_endpoint
-                self._step.move(connection, self._target, where, chosen, attempts=keep)
-                self._target.join(zone, figures)
+            for target in self.targets:
+                self.move(connection, target, where, chosen, attempts=self.keeps_attempts)
+                target.join(zone, figures)
             deleted = connection.execute(
                 f"DELETE FROM {table} AS q WHERE {where}",  # noqa: S608 - likewise
                 chosen,
@@ -170,13 +149,15 @@ class Purger:
         next_offset: int | None = from_offset
         rows = size = skipped = 0
         while next_offset is not None and self._clock.monotonic() < until_s:
-            done = _Result()
-            prepare = partial(self._prepare, queue, target, (next_offset, through), done)
+            results: list[StepResult] = []
+            prepare = partial(self._prepare, queue, target, (next_offset, through), results)
             await self._writer.between(prepare)
-            rows += done.rows
-            size += done.bytes
-            skipped += done.skipped
-            next_offset = done.next_offset
+            next_offset = None
+            for result in results:
+                rows += result.rows
+                size += result.bytes
+                skipped += result.skipped
+                next_offset = result.next_offset
         return Removal(rows=rows, bytes=size, in_flight=skipped, next_offset=next_offset)
 
     def _prepare(
@@ -184,7 +165,7 @@ class Purger:
         queue: Queue,
         target: Queue | None,
         span: tuple[int, int],
-        done: _Result,
+        done: list[StepResult],
         batch: EventBatch | None,
     ) -> Job | None:
         zones: list[ZoneValues] = []
@@ -198,7 +179,7 @@ class Purger:
             return None
         queue.reader.go_back(zones[0][0] * ZONE_OFFSETS)
         to = None if target is None else Target(target, [values[0] for values in zones])
-        step = ZoneStep(
+        step = _Step(
             queue,
             zones,
             self._shared,
@@ -208,7 +189,14 @@ class Purger:
             to_endpoint=None if target is None else target.endpoint_id,
         )
 
-        def apply(result: _Result) -> int:
+        step.span = span
+        if to is not None:
+            step.targets = (to,)
+            step.event = moved_to(to.queue.priority)
+            # Another endpoint has not refused them yet.
+            step.keeps_attempts = to.queue.endpoint_id == queue.endpoint_id
+
+        def apply(result: StepResult) -> int:
             committed = self._shared.offsets.committed
             queue.zones.replace(result.zones)
             queue.lowest_committed(result.lowest, committed)
@@ -219,9 +207,8 @@ class Purger:
                 queue.rows_moved_out(result.rows)
                 to.creations = result.creations
                 to.apply(committed)
-            done.rows, done.bytes, done.skipped = result.rows, result.bytes, result.skipped
-            done.next_offset = result.next_offset
+            done.append(result)
             queue.wake()
             return 2 * result.bytes
 
-        return _Step(step, queue, to, span).run, apply
+        return step.run, apply

@@ -225,11 +225,6 @@ class Store:
         )
 
     @property
-    def clock_is_trusted(self) -> bool:
-        """Whether the wall clock is known to be right, so that times of others mean something."""
-        return self._shared.boot.trusted
-
-    @property
     def last_offset(self) -> int:
         """Highest offset whose row is in the file, or was."""
         return self._shared.offsets.committed

@@ -6,6 +6,8 @@ most about 50 ms or 10 000 rows, so that no commit waits longer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.journal.row_events import EventColumns
@@ -15,7 +17,7 @@ from edgehub.store.transaction import register_queue, write_checkpoint, write_zo
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from edgehub.message import EndpointId
     from edgehub.store.encoding import Params
@@ -109,8 +111,35 @@ class Target:
         self.queue.rows_moved_in(self.lowest, self.highest)
 
 
-class ZoneStep:
-    """The common part of such steps.
+@dataclass(slots=True)
+class StepResult:
+    """The result of one step.
+
+    Attributes:
+        zones: Entries of the queue as they are now.
+        rows: Rows that have left.
+        bytes: Sum of their sizes.
+        lowest: Offset and enqueue time of the lowest row left, None = empty.
+        skipped: Rows that were to leave and are in flight.
+        next_offset: Where to go on, None = the whole queue is done.
+        creations: Offset and size of the creations among them.
+        at_live_row: The step met a row that stays and only the head is cleaned.
+        unknown: Fallback priorities that were met and that the step had no target for.
+    """
+
+    zones: list[ZoneValues] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    lowest: tuple[int, int] | None = None
+    skipped: int = 0
+    next_offset: int | None = None
+    creations: list[tuple[int, int]] = field(default_factory=list)
+    at_live_row: bool = False
+    unknown: set[int] = field(default_factory=set)
+
+
+class ZoneStep(ABC):
+    """One step on some zones of one queue.
 
     Args:
         queue: The queue.
@@ -120,6 +149,11 @@ class ZoneStep:
         now_ms: Hub time.
         busy: Offsets of the rows that stay.
         to_endpoint: Where rows are moved to, if it is another endpoint.
+
+    Attributes:
+        number: Of the queue.
+        now_ms: Hub time.
+        targets: Queues that rows are moved to.
     """
 
     def __init__(
@@ -134,9 +168,10 @@ class ZoneStep:
         to_endpoint: EndpointId | None = None,
     ) -> None:
         self.number = queue.number
-        self.zones = zones
         self.now_ms = now_ms
-        self.empty_checkpoint = shared.offsets.committed
+        self.targets: Collection[Target] = ()
+        self._zones = zones
+        self._empty_checkpoint = shared.offsets.committed
         self._key = (queue.endpoint_id, queue.priority)
         self._busy = busy
         self._batch = batch
@@ -145,9 +180,24 @@ class ZoneStep:
         self._monotonic = shared.clock.monotonic
         self._until_s = 0.0
 
-    def start(self) -> None:
-        """Start the time of the step."""
+    def run(self, connection: sqlite3.Connection) -> StepResult:
+        """Take rows out, zone by zone, until the step is long enough."""
         self._until_s = self._monotonic() + STEP_S_MAX
+        result = StepResult()
+        for values in self._zones:
+            if not self.take(connection, values, result) or self.is_long(result.rows):
+                break
+        write_zones(connection, self.number, result.zones)
+        result.lowest = write_checkpoint(connection, self.number, self._empty_checkpoint)
+        for target in self.targets:
+            target.write(connection, self._empty_checkpoint)
+        if self._batch is not None:
+            self._batch.queues.append((*self._key, self._columns))
+        return result
+
+    @abstractmethod
+    def take(self, connection: sqlite3.Connection, values: ZoneValues, result: StepResult) -> bool:
+        """Take the rows of one zone out; return False if the step ends with it."""
 
     def is_long(self, rows: int) -> bool:
         """Return whether the step has taken long enough, or so many rows are enough."""
@@ -215,15 +265,3 @@ class ZoneStep:
             f" FROM q_{self.number} q WHERE {where}",
             chosen,
         )
-
-    def write(
-        self, connection: sqlite3.Connection, zones: list[ZoneValues], targets: Iterable[Target]
-    ) -> tuple[int, int] | None:
-        """Store zones and checkpoints; return offset and enqueue time of the lowest row left."""
-        write_zones(connection, self.number, zones)
-        lowest = write_checkpoint(connection, self.number, self.empty_checkpoint)
-        for target in targets:
-            target.write(connection, self.empty_checkpoint)
-        if self._batch is not None:
-            self._batch.queues.append((*self._key, self._columns))
-        return lowest

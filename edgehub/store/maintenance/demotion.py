@@ -10,17 +10,17 @@ they are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
+from typing_extensions import override
 
 from edgehub.journal.row_events import moved_to
 from edgehub.message import NEVER_MS, Priority
 from edgehub.store.database import StoreBusyError
-from edgehub.store.zone_step import STEP_ROWS_MAX, Target, ZoneStep
+from edgehub.store.zone_step import STEP_ROWS_MAX, StepResult, Target, ZoneStep
 from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
@@ -42,51 +42,26 @@ GAP_S: Final = 0.1
 """Between two rounds that readers have asked for: rows become stale one by one."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Demoted:
-    """The result of one step.
+class DemotionStep(ZoneStep):
+    """Moves stale rows.
 
     Attributes:
-        zones: Entries of the source as they are now.
-        unknown: Fallback priorities that were met and that the step had no target for.
-        lowest: Offset and enqueue time of the lowest row left, None = empty.
+        fallbacks: Where to, by fallback priority.
     """
 
-    zones: list[ZoneValues] = field(default_factory=list)
-    rows: int = 0
-    bytes: int = 0
-    unknown: set[int] = field(default_factory=set)
-    lowest: tuple[int, int] | None = None
+    fallbacks: dict[int, Target]
 
-
-class DemotionStep:
-    """One step on some zones of one queue."""
-
-    def __init__(self, step: ZoneStep, targets: dict[int, Target]) -> None:
-        self._step = step
-        self._targets = targets
-
-    def run(self, connection: sqlite3.Connection) -> Demoted:
-        """Move stale rows, zone by zone, until the step is long enough."""
-        self._step.start()
-        result = Demoted()
-        for values in self._step.zones:
-            self._demote(connection, values, result)
-            if result.unknown or self._step.is_long(result.rows):
-                break
-        result.lowest = self._step.write(connection, result.zones, self._targets.values())
-        return result
-
-    def _demote(self, connection: sqlite3.Connection, values: ZoneValues, result: Demoted) -> None:
-        step, table = self._step, f"q_{self._step.number}"
+    @override
+    def take(self, connection: sqlite3.Connection, values: ZoneValues, result: StepResult) -> bool:
+        table = f"q_{self.number}"
         zone, *_, rows, size, _ = values
         low, high = zone * ZONE_OFFSETS, (zone + 1) * ZONE_OFFSETS - 1
         stale = (
             "q.offset BETWEEN ? AND ? AND q.fresh_until_ms <= ?"
             " AND q.offset NOT IN (SELECT value FROM json_each(?))"
         )
-        busy = orjson.dumps(step.busy_between(low, high)).decode()
-        chosen = (low, high, step.now_ms, busy)
+        busy = orjson.dumps(self.busy_between(low, high)).decode()
+        chosen = (low, high, self.now_ms, busy)
         sums = connection.execute(
             "SELECT fallback, count(*), sum(size), min(offset), max(offset),"  # noqa: S608 - our numbers
             f" min(coalesce(expires_ms, {NEVER_MS})), max(coalesce(expires_ms, {NEVER_MS}))"
@@ -94,14 +69,14 @@ class DemotionStep:
             chosen,
         ).fetchall()
         for fallback, *figures in sums:
-            target = self._targets.get(fallback)
+            target = self.fallbacks.get(fallback)
             if target is None:
                 result.unknown.add(fallback)
                 continue
             where, rows_chosen = f"{stale} AND q.fallback = ?", (*chosen, fallback)
             event = moved_to(target.queue.priority)
-            step.record(connection, event, where, rows_chosen, figures)
-            step.move(connection, target, where, rows_chosen, attempts=True)
+            self.record(connection, event, where, rows_chosen, figures)
+            self.move(connection, target, where, rows_chosen, attempts=True)
             connection.execute(f"DELETE FROM {table} AS q WHERE {where}", rows_chosen)  # noqa: S608 - likewise
             target.join(zone, figures)
             rows -= figures[0]
@@ -115,6 +90,7 @@ class DemotionStep:
             (low, high),
         ).fetchone()
         result.zones.append((*values[:4], rows, size, stale_from_ms))
+        return not result.unknown
 
 
 class Demotion:
@@ -185,9 +161,10 @@ class Demotion:
             for fallback in self._fallbacks.get(queue.number, ())
         }
         busy = queue.checkpointer.busy(attempted=True)
-        step = ZoneStep(queue, zones, self._shared, batch, now_ms=now_ms, busy=busy)
+        step = DemotionStep(queue, zones, self._shared, batch, now_ms=now_ms, busy=busy)
+        step.fallbacks, step.targets = targets, targets.values()
 
-        def apply(result: Demoted) -> int:
+        def apply(result: StepResult) -> int:
             # Zones that this step did not come to, and the one whose target it did not know.
             done = result.zones[:-1] if result.unknown else result.zones
             todo[:0] = numbers[len(done) :]
@@ -201,4 +178,4 @@ class Demotion:
                 target.apply(committed)
             return 2 * result.bytes
 
-        return DemotionStep(step, targets).run, apply
+        return step.run, apply

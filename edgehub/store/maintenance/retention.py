@@ -7,18 +7,18 @@ commit, are never touched; every row deleted here is counted as expired.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
+from typing_extensions import override
 
 from edgehub.journal.row_events import RowEvent
 from edgehub.message import NEVER_MS
 from edgehub.store.database import StoreBusyError
 from edgehub.store.pause import Pause
-from edgehub.store.zone_step import STEP_ROWS_MAX, ZoneStep
+from edgehub.store.zone_step import STEP_ROWS_MAX, StepResult, ZoneStep
 from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
@@ -42,73 +42,42 @@ SOON_S: Final = 1.0
 TTL_SHARE: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
-    """The result of one step.
+class CleanStep(ZoneStep):
+    """Deletes expired rows.
 
     Attributes:
-        zones: Entries as they are now.
-        lowest: Offset and enqueue time of the lowest row left, None = empty.
-        at_live_row: The step met a row that stays and only the head is cleaned.
+        head_only: It ends at the first row that stays.
     """
 
-    zones: list[ZoneValues]
-    rows: int
-    bytes: int
-    lowest: tuple[int, int] | None
-    at_live_row: bool
+    head_only = False
 
-
-class CleanStep:
-    """One step on some zones of one queue."""
-
-    def __init__(self, step: ZoneStep, *, head_only: bool) -> None:
-        self._step = step
-        self._head_only = head_only
-
-    def run(self, connection: sqlite3.Connection) -> Cleaned:
-        """Delete expired rows, zone by zone, until the step is long enough."""
-        self._step.start()
-        done: list[ZoneValues] = []
-        rows = size = 0
-        at_live_row = False
-        for values in self._step.zones:
-            after, at_live_row = self._clean(connection, values)
-            done.append(after)
-            rows += values[4] - after[4]
-            size += values[5] - after[5]
-            if at_live_row or self._step.is_long(rows):
-                break
-        lowest = self._step.write(connection, done, ())
-        return Cleaned(zones=done, rows=rows, bytes=size, lowest=lowest, at_live_row=at_live_row)
-
-    def _clean(self, connection: sqlite3.Connection, values: ZoneValues) -> tuple[ZoneValues, bool]:
-        step, table = self._step, f"q_{self._step.number}"
+    @override
+    def take(self, connection: sqlite3.Connection, values: ZoneValues, result: StepResult) -> bool:
+        table = f"q_{self.number}"
         zone, _, max_expires_ms, fresh_until_ms, rows, size, stale_from_ms = values
         low, high = zone * ZONE_OFFSETS, (zone + 1) * ZONE_OFFSETS - 1
-        busy = orjson.dumps(step.busy_between(low, high)).decode()
-        at_live_row = False
-        if self._head_only:
+        busy = orjson.dumps(self.busy_between(low, high)).decode()
+        if self.head_only:
             live = connection.execute(
                 f"SELECT offset FROM {table} WHERE offset BETWEEN ? AND ?"  # noqa: S608 - our number
                 " AND (expires_ms IS NULL OR expires_ms > ?)"
                 " AND offset NOT IN (SELECT value FROM json_each(?)) ORDER BY offset LIMIT 1",
-                (low, high, step.now_ms, busy),
+                (low, high, self.now_ms, busy),
             ).fetchone()
             if live is not None:
-                at_live_row = True
+                result.at_live_row = True
                 high = live[0] - 1
         where = (
             "q.offset BETWEEN ? AND ? AND q.expires_ms <= ?"
             " AND q.offset NOT IN (SELECT value FROM json_each(?))"
         )
-        chosen = (low, high, step.now_ms, busy)
+        chosen = (low, high, self.now_ms, busy)
         expired = connection.execute(
             f"SELECT count(*), coalesce(sum(size), 0) FROM {table} q WHERE {where}",  # noqa: S608 - likewise
             chosen,
         ).fetchone()
         if expired[0]:
-            step.record(connection, RowEvent.EXPIRED, where, chosen, expired)
+            self.record(connection, RowEvent.EXPIRED, where, chosen, expired)
             deleted = connection.execute(
                 f"DELETE FROM {table} AS q WHERE {where}",  # noqa: S608 - likewise
                 chosen,
@@ -121,16 +90,13 @@ class CleanStep:
             " WHERE offset BETWEEN ? AND ?",
             (low, low + ZONE_OFFSETS - 1),
         ).fetchone()
-        after = (
-            zone,
-            min_expires_ms,
-            max_expires_ms,
-            fresh_until_ms,
-            rows - expired[0],
-            size - expired[1],
-            stale_from_ms,
+        left = (rows - expired[0], size - expired[1])
+        result.zones.append(
+            (zone, min_expires_ms, max_expires_ms, fresh_until_ms, *left, stale_from_ms)
         )
-        return after, at_live_row
+        result.rows += expired[0]
+        result.bytes += expired[1]
+        return not result.at_live_row
 
 
 class Retention:
@@ -261,10 +227,11 @@ class Retention:
             todo.clear()
             return None
         busy = queue.checkpointer.busy()
-        step = ZoneStep(queue, zones, self._shared, batch, now_ms=now_ms, busy=busy)
-        return CleanStep(step, head_only=self.head_only).run, partial(self._apply, queue, todo)
+        step = CleanStep(queue, zones, self._shared, batch, now_ms=now_ms, busy=busy)
+        step.head_only = self.head_only
+        return step.run, partial(self._apply, queue, todo)
 
-    def _apply(self, queue: Queue, todo: list[int], cleaned: Cleaned) -> int:
+    def _apply(self, queue: Queue, todo: list[int], cleaned: StepResult) -> int:
         queue.zones.replace(cleaned.zones)
         queue.rows_expired(cleaned.rows)
         queue.lowest_committed(cleaned.lowest, self._shared.offsets.committed)
