@@ -22,13 +22,15 @@ from edgehub.heads.mqtt.batch import (
     record_bytes,
 )
 from edgehub.heads.mqtt.limits import READ_BYTES_MAX
+from edgehub.heads.mqtt.local.ingress import is_utf8
 from edgehub.heads.mqtt.requests import ClientRequest, RequestRefusal, submit_request
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
-from edgehub.message import Message, Refusal
+from edgehub.message import Message, Refusal, message_source
 from edgehub.mqtt.batch import BatchError, BatchLibraryError
 from edgehub.mqtt.hub_path import LoopError
+from edgehub.mqtt.message_properties import MessageProperties
 from edgehub.mqtt.packets import (
     PUBACK_HEAD,
     PUBREC_HEAD,
@@ -81,6 +83,7 @@ _FINAL: Final = {
 }
 """Final refusals, with their log text."""
 
+_NO_PROPERTIES: Final = MessageProperties({})
 _NO_PATTERN: Final = "for which its identity has no on_behalf pattern"
 
 
@@ -525,15 +528,26 @@ class Ingress:
         if not packet.topic.startswith(DIALECT):
             return self._local_message(packet)
         topic = self._allowed_topic(packet)
-        if topic is None:
-            return None
-        body = packet.body
-        if body is None or len(body) + topic.properties_bytes > self._max:
+        return None if topic is None else self._event(packet, topic)
+
+    def _event(self, packet: Publish, topic: EventsTopic) -> Message | Batch | None:
+        body, given = packet.body, _properties_of(packet)
+        size = topic.properties_bytes + given.properties_bytes
+        if body is None or len(body) + size > self._max:
             self._too_large(packet, topic)
             return None
-        system = topic.system
+        if given.is_text and not is_utf8(body):
+            self._drop(DropReason.BODY_NOT_UTF8, packet, shown(packet.topic))
+            return None
+        properties, system, source = topic.properties, topic.system, topic.source
+        # The property bag takes precedence: clients of both protocol versions have it.
+        if given.properties:
+            properties = {**given.properties, **properties}
+        if given.system:
+            system = {**given.system, **system}
+            source = message_source(topic.module_id, system.get("outputName"))
         try:
-            properties = self._own(topic.properties, system)
+            properties = self._own(properties, system)
         except LoopError:
             self._drop_loop(packet, topic.sender, size=len(body))
             return None
@@ -541,7 +555,9 @@ class Ingress:
             properties = with_property(properties, RETAIN_PROPERTY, "true")
         if self._model_id:
             system = with_property(system, "modelId", self._model_id)
-        message = Message(topic.device_id, topic.module_id, topic.source, properties, system, body)
+        message = Message(
+            topic.device_id, topic.module_id, source, properties, system, body, given.expiry_ms
+        )
         return self._unpacked(packet, body) if self._is_batch(topic, system) else message
 
     def _local_message(self, packet: Publish) -> LocalMessage | None:
@@ -561,7 +577,7 @@ class Ingress:
         if body is None or len(body) > self._max:
             self._drop(DropReason.TOO_LARGE, packet, shown(packet.topic))
             return None
-        expiry_ms = packet.properties.expiry_ms if isinstance(packet, Publish5) else None
+        expiry_ms = _properties_of(packet).expiry_ms
         return ClientRequest(self.client, topic_name(packet.topic), body, expiry_ms, handler)
 
     def _is_batch(self, topic: EventsTopic, system: Properties) -> bool:
@@ -654,8 +670,12 @@ class Ingress:
 def _size(packet: Publish, message: Taken) -> int:
     if isinstance(message, LocalMessage | Batch):
         return message.size + MESSAGE_OVERHEAD_BYTES
-    properties = packet.properties.properties_bytes if isinstance(packet, Publish5) else 0
-    return len(packet.topic) + properties + len(message.body) + MESSAGE_OVERHEAD_BYTES
+    properties_bytes = _properties_of(packet).properties_bytes
+    return len(packet.topic) + properties_bytes + len(message.body) + MESSAGE_OVERHEAD_BYTES
+
+
+def _properties_of(packet: Publish) -> MessageProperties:
+    return packet.properties if isinstance(packet, Publish5) else _NO_PROPERTIES
 
 
 def _body_bytes(packet: Publish) -> int:

@@ -11,14 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from edgehub.heads.mqtt.ingress import Ingress, shown
-from edgehub.heads.mqtt.local.ingress import is_utf8
+from edgehub.heads.mqtt.ingress import Ingress
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
-from edgehub.heads.mqtt.topics import DIALECT, with_property
-from edgehub.message import Message, Refusal, message_source
-from edgehub.mqtt.hub_path import LoopError
-from edgehub.mqtt.packets import PUBREC_HEAD, RETAIN, Publish5
-from edgehub.mqtt.property_bag import RETAIN_PROPERTY
+from edgehub.message import Refusal
+from edgehub.mqtt.packets import PUBREC_HEAD
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 from edgehub.mqtt.server_packets import refusal as refusal_bytes
 
@@ -211,44 +207,7 @@ class Ingress5(Ingress):
 
     def _careful(self, packet: Publish) -> Taken | None:
         self._foreign.clear()
-        if (
-            not isinstance(packet, Publish5)
-            or not packet.topic.startswith(DIALECT)
-            or self._context.requests.find(packet.topic) is not None
-        ):
-            return super()._careful(packet)
-        topic = self._allowed_topic(packet)
-        if topic is None:
-            return None
-        body = packet.body
-        given = packet.properties
-        size = topic.properties_bytes + given.properties_bytes
-        if body is None or len(body) + size > self._max:
-            self._too_large(packet, topic)
-            return None
-        if given.is_text and not is_utf8(body):
-            self._drop(DropReason.BODY_NOT_UTF8, packet, shown(packet.topic))
-            return None
-        properties, system, source = topic.properties, topic.system, topic.source
-        # The property bag takes precedence: clients of both protocol versions have it.
-        if given.properties:
-            properties = {**given.properties, **properties}
-        if given.system:
-            system = {**given.system, **system}
-            source = message_source(topic.module_id, system.get("outputName"))
-        try:
-            properties = self._own(properties, system)
-        except LoopError:
-            self._drop_loop(packet, topic.sender, size=len(body))
-            return None
-        if packet.flags & RETAIN:
-            properties = with_property(properties, RETAIN_PROPERTY, "true")
-        if self._model_id:
-            system = with_property(system, "modelId", self._model_id)
-        message = Message(
-            topic.device_id, topic.module_id, source, properties, system, body, given.expiry_ms
-        )
-        return self._unpacked(packet, body) if self._is_batch(topic, system) else message
+        return super()._careful(packet)
 
 
 def _nothing() -> None:
