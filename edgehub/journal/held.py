@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.journal.segments import Segment
-from edgehub.storage.durable_files import make_folder, open_private
+from edgehub.storage.durable_files import make_folder, write_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -112,12 +112,7 @@ class Held:
             entry.rewritten = len(records[0])
             make_folder(file.parent, mode=0o700, top=self._segments.folder)
         content = b"".join([*records, *(_record(number, blob) for number, blob in events)])
-        with open(file, "r+b" if entry.length else "wb", opener=open_private) as stream:
-            stream.seek(entry.length)
-            stream.truncate()
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        write_end(file, entry.length, content)
         # The folder, and with it the name of this file, is synced with the first lines.
         self._segments.append(entry.lines, texts)
         entry.length += len(content)

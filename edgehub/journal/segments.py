@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.journal.lines import day_text
-from edgehub.storage.durable_files import make_folder, open_private, sync_folder
+from edgehub.storage.durable_files import make_folder, sync_folder, write_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -184,12 +184,7 @@ class Segments:
         content = segment.compress(texts)
         if not segment.length:
             make_folder(path.parent, mode=0o700, top=self.folder)
-        with open(path, "r+b" if segment.length else "wb", opener=open_private) as file:
-            file.seek(segment.length)
-            file.truncate()
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        write_end(path, segment.length, content)
         if not segment.length:
             sync_folder(path.parent)
         segment.length += len(content)
@@ -201,11 +196,7 @@ class Segments:
             OSError: It is as before; it has to be resumed.
         """
         path = self._open_path(segment.path)
-        with path.open("r+b") as file:
-            file.seek(segment.length)
-            file.write(segment.end())
-            file.flush()
-            os.fsync(file.fileno())
+        write_end(path, segment.length, segment.end())
         path.rename(self.folder / segment.path)
         sync_folder(path.parent)
 

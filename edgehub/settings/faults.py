@@ -97,7 +97,7 @@ class Origins:
     def written(self, path: list[str]) -> str:
         """Name a setting as the place that decided on it does."""
         dotted = ".".join(path) or "settings"
-        if _is_in(self.flags, path):
+        if is_in(self.flags, path):
             return dotted
         variable = self.variable(path) if path else None
         if variable is not None:
@@ -107,7 +107,8 @@ class Origins:
         return dotted
 
 
-def _is_in(document: Mapping[str, Any], path: list[str]) -> bool:
+def is_in(document: object, path: Sequence[str]) -> bool:
+    """Return whether a document has a member at a path."""
     current: Any = document
     for part in path:
         if not hasattr(current, "get") or part not in current:
@@ -139,7 +140,7 @@ def faulty_paths(detail: ErrorDetails) -> Iterator[tuple[str, ...]]:
         # A plain word may be a value that is called as a section is; at the top only dots decide.
         names = re.findall(_PLAIN_NAME if path else _DOTTED_NAME, str(detail["ctx"]["error"]))
         keys = (tuple(name.split(".")) for name in names)
-        named = [(*path, *key) for key in keys if _is_in(section, list(key))]
+        named = [(*path, *key) for key in keys if is_in(section, list(key))]
     yield from dict.fromkeys(named or [path])
 
 
@@ -175,7 +176,7 @@ def _fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
 
 def _section_hint(origins: Origins, path: list[str]) -> str:
     variable = origins.variable(path)
-    if variable is not None and not _is_in(origins.flags, path):
+    if variable is not None and not is_in(origins.flags, path):
         return f"write a JSON object, or set its keys one by one: {variable}__<KEY>"
     return f"write [{'.'.join(path)}] with its keys below"
 

@@ -20,7 +20,7 @@ from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
 from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
-from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, near
+from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, is_in, near
 from edgehub.settings.model import Settings
 from edgehub.storage.credentials import CREDENTIAL
 from edgehub.storage.regular_file import read_regular
@@ -267,11 +267,7 @@ def _holds(text: str, path: Sequence[str]) -> bool:
         value = json.loads(text)
     except ValueError:
         return False
-    for part in path:
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return True
+    return is_in(value, path)
 
 
 def _environment_fault(error: PydanticSettingsError) -> ConfigError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel
 
+from edgehub.settings.faults import is_in
 from edgehub.settings.loading import check_settings, environment_variable, read_document
 from edgehub.settings.redaction import shown
 from edgehub.settings.remainder import settings_without_faults
@@ -121,12 +122,12 @@ class SettingsSource:
         return None if left is None else LoadedSettings(settings=left, origins={}), hidden
 
     def _origin(self, path: list[str], document: Mapping[str, Any]) -> Origin | None:
-        if _has(self._flags, path):
+        if is_in(self._flags, path):
             return Origin(kind=OriginKind.FLAG, place="--" + "-".join(path).replace("_", "-"))
         variable = environment_variable(path)
         if variable is not None:
             return Origin(kind=OriginKind.ENVIRONMENT, place=variable)
-        if _has(document, path):
+        if is_in(document, path):
             return Origin(kind=OriginKind.FILE, place=str(self._file))
         return None
 
@@ -159,12 +160,3 @@ def _flat(section: BaseModel, prefix: str) -> Iterator[tuple[str, object]]:
                 yield from _flat(item, f"{prefix}{name}.{key}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _has(document: Mapping[str, Any], path: list[str]) -> bool:
-    found: Any = document
-    for part in path:
-        if not isinstance(found, dict) or part not in found:
-            return False
-        found = found[part]
-    return True

@@ -42,6 +42,20 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
+def write_end(path: Path, length: int, content: bytes) -> None:
+    """Write what follows the first `length` bytes of a file, for its owner alone, and sync it.
+
+    Raises:
+        OSError: What is behind them is not known.
+    """
+    with open(path, "r+b" if length else "wb", opener=open_private) as file:
+        file.seek(length)
+        file.truncate()
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def make_private_file(path: Path) -> None:
     """Make a file that its owner alone may read, if there is none; before a database opens it.
 
