@@ -14,7 +14,7 @@ import click
 
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json, print_line
 from edgehub.errors import ConfigError, fault_text
 from edgehub.hub_id import stored_hub_id
 from edgehub.routes.catch_all import missing_warnings
@@ -60,15 +60,12 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
         loaded = read_settings(SettingsSource(chosen))
         configuration = read_configuration(loaded, hub_id=known_hub_id(loaded.settings) or "")
     except ConfigError as error:
-        if not as_json:
-            raise
-        print_json({"ok": False, "faults": fault_documents(error), "warnings": []})
-        return EXIT_CONFIG
+        document = {"ok": False, "faults": fault_documents(error), "warnings": []}
+        end_as_json(document, EXIT_CONFIG, as_json=as_json)
+        raise
     missing = missing_warnings(configuration.manifest)
-    if as_json:
-        warnings = [*map(str, missing), *configuration.all_warnings]
-        print_json({"ok": True, "faults": [], "warnings": warnings})
-        return 0
+    warnings = [*map(str, missing), *configuration.all_warnings]
+    end_as_json({"ok": True, "faults": [], "warnings": warnings}, as_json=as_json)
     for fault in (*configuration.manifest.warnings, *missing):
         print_line(f"{configuration.manifest.file}: warning: {fault}", err=True)
     for warning in configuration.warnings:
@@ -88,10 +85,8 @@ def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
         document = ask_hub(obj, "config show")
     else:
         document = _from_files(SettingsSource(obj["config"]).read())
-    if as_json:
-        print_json(document)
-    else:
-        _print_effective(document)
+    end_as_json(document, as_json=as_json)
+    _print_effective(document)
     return 0
 
 
@@ -122,11 +117,10 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
         _print_outcome({"faults": fault_documents(error)})
         return EXIT_CONFIG
     outcome = ask_hub(obj, "config reload")
-    if as_json:
-        print_json(outcome)
-    else:
-        _print_outcome(outcome)
-    return EXIT_CONFIG if outcome["outcome"] == "refused" else 0
+    code = EXIT_CONFIG if outcome["outcome"] == "refused" else 0
+    end_as_json(outcome, code, as_json=as_json)
+    _print_outcome(outcome)
+    return code
 
 
 def known_hub_id(settings: Settings) -> str | None:

@@ -10,8 +10,8 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, json_option, print_json, print_line
+from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
@@ -68,24 +68,25 @@ def list_letters(
         limit=limit,
         after=after,
     )
-    if as_json:
-        print_json(document)
-        return
-    table = new_table(
-        *_FIGURES[:1], "queue", *_FIGURES[1:], "since", "device", "reason", "id", right=_FIGURES
+    end_as_json(document, as_json=as_json)
+    print_table(
+        (*_FIGURES[:1], "queue", *_FIGURES[1:], "since", "device", "reason", "id"),
+        (
+            (
+                str(letter["dead_letter"]),
+                letter["queue"],
+                f"{letter['body_bytes']} B",
+                str(letter["attempts"]),
+                letter["dead"],
+                letter["device"],
+                f"{letter['kind']}: {letter['reason']}",
+                letter["id"],
+            )
+            for letter in document["dead_letters"]
+        ),
+        right=_FIGURES,
+        empty="no dead letters" + (f" of {queue_name}" if queue_name else ""),
     )
-    for letter in document["dead_letters"]:
-        table.add_row(
-            str(letter["dead_letter"]),
-            letter["queue"],
-            f"{letter['body_bytes']} B",
-            str(letter["attempts"]),
-            letter["dead"],
-            letter["device"],
-            f"{letter['kind']}: {letter['reason']}",
-            letter["id"],
-        )
-    print_table(table, "no dead letters" + (f" of {queue_name}" if queue_name else ""))
     if document["next"] is not None:
         print_line(f"more: --after {document['next']} ({document['total']} in all)", err=True)
 
@@ -98,9 +99,7 @@ def list_letters(
 def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None:
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""
     letter = ask_hub(obj, "dead show", dead_letter=number, payload=payload)
-    if as_json:
-        print_json(letter)
-        return
+    end_as_json(letter, as_json=as_json)
     for name, value in letter.items():
         if name in _OF_QUEUE:
             continue

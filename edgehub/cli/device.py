@@ -10,9 +10,9 @@ from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.device_messages import messages, purge, send_to_device
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.paging import after_option, limit_option, print_next
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import print_table
 from edgehub.devices.source import Deduplication
 from edgehub.telemetry.plural import counted
 
@@ -39,28 +39,23 @@ for _command in (send_to_device, messages, purge):
 def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List devices that were heard or judged here, by their ids."""
     answer = ask_hub(obj, "device list", limit=limit, after=after or None)
-    if as_json:
-        print_json(answer)
-        return
-    table = new_table(
-        "device",
-        "this hub is",
-        "session",
-        "epoch",
-        "waiting",
-        "silent",
+    end_as_json(answer, as_json=as_json)
+    print_table(
+        ("device", "this hub is", "session", "epoch", "waiting", "silent"),
+        (
+            (
+                row["device_id"],
+                row["ownership"],
+                "open" if row["session_open"] else "-",
+                str(row["epoch"]),
+                str(row["waiting"]),
+                "-" if row["silent_s"] is None else f"{row['silent_s']:.0f} s",
+            )
+            for row in answer["devices"]
+        ),
         right=("epoch", "waiting", "silent"),
+        empty=_NOT_RECORDED if answer["coordinator"] == "off" else "no device was heard",
     )
-    for row in answer["devices"]:
-        table.add_row(
-            row["device_id"],
-            row["ownership"],
-            "open" if row["session_open"] else "-",
-            str(row["epoch"]),
-            str(row["waiting"]),
-            "-" if row["silent_s"] is None else f"{row['silent_s']:.0f} s",
-        )
-    print_table(table, _NOT_RECORDED if answer["coordinator"] == "off" else "no device was heard")
     print_next(answer)
 
 
@@ -71,9 +66,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
 def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
     """Show one device: settings, session, queue, connection, and its last changes of owner."""
     answer = ask_hub(obj, "device show", device_id=device_id)
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     ledger = answer.pop("ledger")
     for key, value in answer.items():
         if isinstance(value, dict):
@@ -96,9 +89,7 @@ def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool
     came back after it was lost.
     """
     answer = ask_hub(obj, "device ledger", device_id=device_id, limit=limit)
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     _print_ledger(answer["entries"])
     for word, counts in (("hour", answer["last_hour"]), ("day", answer["last_day"])):
         print_line(
@@ -140,9 +131,7 @@ def set_device(
     if keep_alive_s is not None:
         arguments["keep_alive_s"] = keep_alive_s
     answer = ask_hub(obj, "device set", **arguments)
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     for key, value in answer.items():
         print_line(f"{key}: {_shown(value)}")
 
@@ -180,20 +169,23 @@ def release(obj: dict[str, Any], device_id: str) -> int:
 
 
 def _print_ledger(entries: list[dict[str, Any]]) -> None:
-    table = new_table(
-        "time", "device", "was", "is", "cause", "other hub", "epoch", right=("epoch",)
+    print_table(
+        ("time", "device", "was", "is", "cause", "other hub", "epoch"),
+        (
+            (
+                entry["time"],
+                entry["device_id"],
+                entry["former"],
+                entry["ownership"],
+                entry["cause"] + (" (steal)" if entry["steal"] else ""),
+                entry["other"] or "-",
+                str(entry["epoch"]),
+            )
+            for entry in entries
+        ),
+        right=("epoch",),
+        empty="no change of owner was seen",
     )
-    for entry in entries:
-        table.add_row(
-            entry["time"],
-            entry["device_id"],
-            entry["former"],
-            entry["ownership"],
-            entry["cause"] + (" (steal)" if entry["steal"] else ""),
-            entry["other"] or "-",
-            str(entry["epoch"]),
-        )
-    print_table(table, "no change of owner was seen")
 
 
 def _shown(value: Any) -> str:

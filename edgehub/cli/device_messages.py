@@ -13,8 +13,8 @@ from edgehub.cli.credentials import checked
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.duration import Duration
 from edgehub.cli.named_values import named_values
-from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
 
 _ACKS: Final = ("none", "positive", "negative", "full")
@@ -73,9 +73,7 @@ def send_to_device(
         body_base64=base64.b64encode(content).decode(),
         **{name: value for name, value in given.items() if value is not None},
     )
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     waiting = counted(answer["waiting"], "message")
     print_line(f"stored: {answer['message_id']}, until {answer['expires']} ({waiting} for it now)")
     if answer["owner"] is not None:
@@ -90,32 +88,25 @@ def send_to_device(
 def messages(obj: dict[str, Any], device_id: str, module: str | None, as_json: bool) -> None:
     """List messages that wait for DEVICE, the next one first, and dead letters."""
     answer = ask_hub(obj, "device messages", device_id=device_id, module_id=module)
-    if as_json:
-        print_json(answer)
-        return
-    table = new_table(
-        "id",
-        "priority",
-        "from",
-        "stored",
-        "expires",
-        "deliveries",
-        "bytes",
-        "state",
+    end_as_json(answer, as_json=as_json)
+    print_table(
+        ("id", "priority", "from", "stored", "expires", "deliveries", "bytes", "state"),
+        (
+            (
+                each["message_id"],
+                "-" if each["priority"] is None else str(each["priority"]),
+                each["origin"],
+                each["enqueued"],
+                each["expires"],
+                str(each["deliveries"]),
+                str(each["size"]),
+                each["dead"] or ("in flight" if each["in_flight"] else "waits"),
+            )
+            for each in (*answer["waiting"], *answer["dead_letters"])
+        ),
         right=("priority", "deliveries", "bytes"),
+        empty=f"no message waits for {device_id}",
     )
-    for each in (*answer["waiting"], *answer["dead_letters"]):
-        table.add_row(
-            each["message_id"],
-            "-" if each["priority"] is None else str(each["priority"]),
-            each["origin"],
-            each["enqueued"],
-            each["expires"],
-            str(each["deliveries"]),
-            str(each["size"]),
-            each["dead"] or ("in flight" if each["in_flight"] else "waits"),
-        )
-    print_table(table, f"no message waits for {device_id}")
 
 
 @click.command("purge")

@@ -13,8 +13,8 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_json_line, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, json_option, print_json_line, print_line
+from edgehub.cli.tables import print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
 from edgehub.telemetry.plural import counted
@@ -42,20 +42,22 @@ def list_entities(
 ) -> None:
     """List registered entities, the gateway first."""
     document = ask_hub(obj, "entity list", root=root, parent=parent, type=type_)
-    if as_json:
-        print_json(document)
-        return
-    table = new_table("topic id", "type", "id", "parent", "name", "announced")
-    for each in document["entities"]:
-        table.add_row(
-            each["@topic-id"],
-            each["@type"] + (" (automatic)" if each["auto_registered"] else ""),
-            each["@id"],
-            each["@parent"] or "",
-            each["name"],
-            "yes" if each["announced"] else "no, refused",
-        )
-    print_table(table, "no such entity is registered")
+    end_as_json(document, as_json=as_json)
+    print_table(
+        ("topic id", "type", "id", "parent", "name", "announced"),
+        (
+            (
+                each["@topic-id"],
+                each["@type"] + (" (automatic)" if each["auto_registered"] else ""),
+                each["@id"],
+                each["@parent"] or "",
+                each["name"],
+                "yes" if each["announced"] else "no, refused",
+            )
+            for each in document["entities"]
+        ),
+        empty="no such entity is registered",
+    )
 
 
 @entity.command()
@@ -65,9 +67,7 @@ def list_entities(
 def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
     """Show one entity with its twin values and what is right below it."""
     document = ask_hub(obj, "entity show", topic_id=topic_id)
-    if as_json:
-        print_json(document)
-        return
+    end_as_json(document, as_json=as_json)
     for key, value in document.items():
         if key not in {"twin", "children"} and value is not None:
             print_line(f"{key}: {_word(value)}")
@@ -118,9 +118,8 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
     }
     document = {key: value for key, value in members.items() if value is not None}
     answer = ask_hub(obj, "entity register", topic_id=topic_id, document=document)
-    if as_json:
-        print_json(answer)
-    elif answer["outcome"] == "pending":
+    end_as_json(answer, as_json=as_json)
+    if answer["outcome"] == "pending":
         print_line(f"{answer['@topic-id']}: pending, waits for {answer['waits_for']}")
     else:
         found = answer["entity"]
@@ -142,11 +141,9 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
     question = f"Forget {topic_id} and all below it?"
     ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
     answer = ask_hub(obj, "entity remove", topic_id=topic_id)
-    if as_json:
-        print_json(answer)
-    else:
-        for gone in answer["removed"]:
-            print_line(f"removed {gone}")
+    end_as_json(answer, as_json=as_json)
+    for gone in answer["removed"]:
+        print_line(f"removed {gone}")
 
 
 @entity.command()
@@ -155,21 +152,24 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
 def pending(obj: dict[str, Any], as_json: bool) -> None:
     """Show the entities that send without being registered, most bytes first."""
     document = ask_hub(obj, "entity pending")
-    if as_json:
-        print_json(document)
-        return
-    table = new_table("topic id", "waits for", *_FIGURES, "clients", right=_FIGURES)
-    for pending in document["entities"]:
-        table.add_row(
-            pending["@topic-id"],
-            pending["waits_for"] or "its registration",
-            str(pending["messages"]),
-            str(pending["bytes"]),
-            f"{pending['oldest_age_s']} s",
-            str(pending["evicted"]),
-            ", ".join(pending["clients"]),
-        )
-    print_table(table, "every entity that sends is registered")
+    end_as_json(document, as_json=as_json)
+    print_table(
+        ("topic id", "waits for", *_FIGURES, "clients"),
+        (
+            (
+                pending["@topic-id"],
+                pending["waits_for"] or "its registration",
+                str(pending["messages"]),
+                str(pending["bytes"]),
+                f"{pending['oldest_age_s']} s",
+                str(pending["evicted"]),
+                ", ".join(pending["clients"]),
+            )
+            for pending in document["entities"]
+        ),
+        right=_FIGURES,
+        empty="every entity that sends is registered",
+    )
     print_line(
         f"{counted(document['messages'], 'message')} held for"
         f" {_entities(document['entities_total'])}, {counted(document['bytes'], 'byte')};"

@@ -16,8 +16,8 @@ import click
 
 from edgehub.cli.credentials import CredentialFile, checked, each, json_option
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, print_line
+from edgehub.cli.tables import print_table
 from edgehub.devices.identity_file import (
     KEYS_MAX,
     UID_MAX,
@@ -323,35 +323,38 @@ def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> N
 def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
     """List identities and their rights, never their hashes and keys."""
     entries = read_identities(_FILE.path(file, obj)).values()
-    if as_json:
-        document = [
-            {
-                "id": entry.id,
-                "password": entry.password is not None,
-                "keys": len(entry.keys),
-                "thumbprints": list(entry.thumbprints),
-                "certificates": list(entry.certificates),
-                "uid": entry.uid,
-                "on_behalf": list(entry.on_behalf),
-                "publish": None if entry.publish is None else list(entry.publish),
-                "subscribe": None if entry.subscribe is None else list(entry.subscribe),
-                "tenant": entry.tenant or None,
-                "disabled": entry.disabled,
-            }
-            for entry in entries
-        ]
-        print_json(document)
-        return
+    document = [
+        {
+            "id": entry.id,
+            "password": entry.password is not None,
+            "keys": len(entry.keys),
+            "thumbprints": list(entry.thumbprints),
+            "certificates": list(entry.certificates),
+            "uid": entry.uid,
+            "on_behalf": list(entry.on_behalf),
+            "publish": None if entry.publish is None else list(entry.publish),
+            "subscribe": None if entry.subscribe is None else list(entry.subscribe),
+            "tenant": entry.tenant or None,
+            "disabled": entry.disabled,
+        }
+        for entry in entries
+    ]
+    end_as_json(document, as_json=as_json)
     tenants = any(entry.tenant for entry in entries)
     columns = ("id", "credentials", "on behalf of", "publishes to", "subscribes to", "state")
-    table = new_table(*columns, *(["tenant"] if tenants else []))
-    for entry in entries:
-        state = "disabled" if entry.disabled else "enabled"
-        publish, subscribe = _shown(entry.publish), _shown(entry.subscribe)
-        on_behalf = " ".join(entry.on_behalf) or "-"
-        row = (entry.id, _credentials(entry), on_behalf, publish, subscribe, state)
-        table.add_row(*row, *([entry.tenant or "-"] if tenants else []))
-    print_table(table, "there are no identities")
+    rows = [
+        (
+            entry.id,
+            _credentials(entry),
+            " ".join(entry.on_behalf) or "-",
+            _shown(entry.publish),
+            _shown(entry.subscribe),
+            "disabled" if entry.disabled else "enabled",
+            *([entry.tenant or "-"] if tenants else []),
+        )
+        for entry in entries
+    ]
+    print_table((*columns, *(["tenant"] if tenants else [])), rows, empty="there are no identities")
 
 
 def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, ...] | None:

@@ -11,8 +11,8 @@ import click
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.duration import Duration
 from edgehub.cli.groups import CommandGroup, hint
-from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, json_option, print_json, print_line
+from edgehub.cli.tables import print_table
 from edgehub.cli.why import WAITED_TEXTS
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 from edgehub.journal.lines import EVENTS
@@ -44,9 +44,7 @@ def status(obj: dict[str, Any], as_json: bool) -> int:
     """Show how far the journal is, what it holds and where it went; exit code 1 if it fails."""
     document = ask_hub(obj, "journal status")
     failed = int(document.get("failing") is not None)
-    if as_json:
-        print_json(document)
-        return failed
+    end_as_json(document, failed, as_json=as_json)
     if not document["enabled"]:
         print_line("this hub keeps no journal (journal.enabled = false)")
         return 0
@@ -132,14 +130,14 @@ def show(
     document = ask_hub(
         obj, "journal show", event=event, queue=queue_name, since_s=since, limit=limit
     )
-    if as_json:
-        print_json(document)
-        return
+    end_as_json(document, as_json=as_json)
     lines, found = document["lines"], document["found"]
-    table = new_table("time", "event", "queue", *_LINE_FIGURES, *_LINE_TEXTS, right=_LINE_FIGURES)
-    for line in lines:
-        table.add_row(*_line_cells(line))
-    print_table(table, "no line of the journal fits")
+    print_table(
+        ("time", "event", "queue", *_LINE_FIGURES, *_LINE_TEXTS),
+        (_line_cells(line) for line in lines),
+        right=_LINE_FIGURES,
+        empty="no line of the journal fits",
+    )
     if len(lines) < found:
         print_line(f"the newest {len(lines)} of {counted(found, 'line')}", err=True)
     if document["unread_segments"]:

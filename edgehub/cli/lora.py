@@ -16,9 +16,9 @@ import click
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.paging import after_option, limit_option, print_next
-from edgehub.cli.tables import new_table, print_table, span
+from edgehub.cli.tables import print_table, span
 from edgehub.clock import SystemClock
 from edgehub.decoders.scripts import DecoderError, decode_once, read_script
 from edgehub.errors import extra_hint
@@ -92,10 +92,8 @@ def add(obj: dict[str, Any], /, as_json: bool, **given: Any) -> None:
     """
     arguments = {name: value for name, value in given.items() if value not in (None, False)}
     answer = ask_hub(obj, "lora device add", **arguments)
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"registered: {answer['dev_eui']}")
+    end_as_json(answer, as_json=as_json)
+    print_line(f"registered: {answer['dev_eui']}")
 
 
 @device.command("list")
@@ -106,25 +104,26 @@ def add(obj: dict[str, Any], /, as_json: bool, **given: Any) -> None:
 def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List registered devices, by their DevEUIs."""
     answer = ask_hub(obj, "lora device list", limit=limit, after=after or None)
-    if as_json:
-        print_json(answer)
-        return
-    table = new_table(
-        "DevEUI", "name", "version", "class", "activation", "DevAddr", *_FIGURES, right=_FIGURES
+    end_as_json(answer, as_json=as_json)
+    print_table(
+        ("DevEUI", "name", "version", "class", "activation", "DevAddr", *_FIGURES),
+        (
+            (
+                row["dev_eui"],
+                row["name"] or "-",
+                row["mac_version"],
+                row["device_class"],
+                row["activation"],
+                row["dev_addr"] or "-",
+                str(row["joins"]),
+                str(row["f_cnt_up"]),
+                str(row["f_cnt_down"]),
+            )
+            for row in answer["devices"]
+        ),
+        right=_FIGURES,
+        empty="no LoRaWAN device is registered",
     )
-    for row in answer["devices"]:
-        table.add_row(
-            row["dev_eui"],
-            row["name"] or "-",
-            row["mac_version"],
-            row["device_class"],
-            row["activation"],
-            row["dev_addr"] or "-",
-            str(row["joins"]),
-            str(row["f_cnt_up"]),
-            str(row["f_cnt_down"]),
-        )
-    print_table(table, "no LoRaWAN device is registered")
     print_next(answer)
 
 
@@ -136,9 +135,7 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
 def show(obj: dict[str, Any], dev_eui: str, keys: bool, as_json: bool) -> None:
     """Show a device and its session."""
     answer = ask_hub(obj, "lora device show", dev_eui=dev_eui, keys=keys)
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     shown = answer.pop("keys", {})
     for key, value in {**answer, **shown}.items():
         print_line(f"{key}: {'-' if value in (None, '') else value}")
@@ -154,9 +151,8 @@ def remove(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> int:
     question = f"Remove {dev_eui} with its keys and session?"
     ask(question, yes=yes, look_first=f"`edgehub lora device show {dev_eui}`")
     answer = ask_hub(obj, "lora device remove", dev_eui=dev_eui)
-    if as_json:
-        print_json(answer)
-    elif answer["removed"]:
+    end_as_json(answer, 0 if answer["removed"] else 1, as_json=as_json)
+    if answer["removed"]:
         print_line(f"removed: {answer['dev_eui']}")
     else:
         print_line(f"edgehub: there is no LoRaWAN device {answer['dev_eui']}", err=True)
@@ -177,10 +173,8 @@ def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -
     question = f"Forget the DevNonces of {dev_eui}?"
     ask(question, yes=yes, look_first=f"`edgehub lora device show {dev_eui}`")
     answer = ask_hub(obj, "lora device forget-nonces", dev_eui=dev_eui)
-    if as_json:
-        print_json(answer)
-    else:
-        print_line(f"forgotten: {counted(answer['forgotten'], 'nonce')} of {answer['dev_eui']}")
+    end_as_json(answer, as_json=as_json)
+    print_line(f"forgotten: {counted(answer['forgotten'], 'nonce')} of {answer['dev_eui']}")
 
 
 @device.command("ask")
@@ -218,9 +212,7 @@ def answers(obj: dict[str, Any], dev_eui: str, as_json: bool) -> None:
 
 
 def _print_answers(answer: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     for name in answer["waiting"]:
         print_line(f"{name}: waits")
     for name, values in answer["answers"].items():
@@ -249,9 +241,7 @@ def import_devices(
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{source.name} is no text in UTF-8: {error.reason}") from error
     answer = ask_hub(obj, "lora device import", devices=devices, replace=replace, dry_run=dry_run)
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     word = "would be registered" if dry_run else "registered"
     print_line(
         f"{word}: {counted(answer['added'], 'device')}, {answer['changed']} changed, "
@@ -270,23 +260,25 @@ def station() -> None:
 def list_stations(obj: dict[str, Any], as_json: bool) -> None:
     """List stations that may connect, and what they have sent since the hub's start."""
     answer = ask_hub(obj, "lora station list")
-    if as_json:
-        print_json(answer)
-        return
+    end_as_json(answer, as_json=as_json)
     figures = ("frames", "refused", "loops", "downlinks")
-    columns = ("station", "state", "for", "address", "version", "may")
-    table = new_table(*columns, *figures, right=figures)
-    for row in answer["stations"]:
-        table.add_row(
-            row["station"],
-            "connected" if row["connected"] else "absent",
-            span(row["for_s"]),
-            row["address"] or "-",
-            row["version"] or "-",
-            _rights(row),
-            *(str(row[name]) for name in figures),
-        )
-    print_table(table, "no station may connect")
+    print_table(
+        ("station", "state", "for", "address", "version", "may", *figures),
+        (
+            (
+                row["station"],
+                "connected" if row["connected"] else "absent",
+                span(row["for_s"]),
+                row["address"] or "-",
+                row["version"] or "-",
+                _rights(row),
+                *(str(row[name]) for name in figures),
+            )
+            for row in answer["stations"]
+        ),
+        right=figures,
+        empty="no station may connect",
+    )
 
 
 def _rights(row: dict[str, Any]) -> str:
@@ -355,12 +347,11 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
     if given["sf"] is not None:
         airtime = lora_airtime(len(phy_payload), sf=given["sf"], bw_khz=int(given["bw"]))
         document["airtime_ms"] = round(airtime.ms, 3)
-    if as_json:
-        print_json(document)
-    else:
-        for key, value in document.items():
-            print_line(f"{key}: {_shown(value)}")
-    return 1 if document.get("mic_ok") is False or "decode_error" in document else 0
+    code = 1 if document.get("mic_ok") is False or "decode_error" in document else 0
+    end_as_json(document, code, as_json=as_json)
+    for key, value in document.items():
+        print_line(f"{key}: {_shown(value)}")
+    return code
 
 
 @lora.command()
@@ -455,11 +446,9 @@ def simulate(
     except OSError as error:
         raise click.ClickException(f"no hub takes the stations: {error}") from error
     document = asdict(result)
-    if as_json:
-        print_json(document)
-    else:
-        for key, value in document.items():
-            print_line(f"{key}: {_shown(value)}")
+    end_as_json(document, as_json=as_json)
+    for key, value in document.items():
+        print_line(f"{key}: {_shown(value)}")
     is_whole = result.joined == devices and result.acknowledged == result.confirmed
     return 0 if is_whole else 1
 

@@ -13,9 +13,9 @@ import click
 from edgehub.cli.config import EXIT_CONFIG, print_faults
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.cli.table_answer import print_applied, print_warnings, wait_option
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.table_answer import applied_code, print_applied, print_warnings, wait_option
+from edgehub.cli.tables import print_table
 from edgehub.errors import ConfigError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes.manifest import load_manifest
@@ -38,14 +38,12 @@ def manifest() -> None:
 def show(obj: dict[str, Any], as_json: bool) -> int:
     """Show the routes in force."""
     document = ask_hub(obj, "manifest show")
-    if as_json:
-        print_json(document)
-        return 0
+    end_as_json(document, as_json=as_json)
     print_line(
         f"{document['file']}: schema {document['schema_version']}, "
         f"global time to live {_ttl(document['global_ttl_s'])}"
     )
-    _table(
+    print_table(
         ("route", "queue", "priority", "time to live", "text"),
         [
             (
@@ -79,15 +77,15 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
             f"that is not in the settings in force; {obj['config']} has it:"
             " `edgehub config reload` first"
         )
-    if as_json:
-        print_json({**document, "hint": hint})
-    elif document["faults"]:
+    code = EXIT_CONFIG if document["faults"] else 0
+    end_as_json({**document, "hint": hint}, code, as_json=as_json)
+    if document["faults"]:
         print_faults(document["faults"])
         if hint:
             print_line(f"edgehub: {hint}", err=True)
     else:
         _print_difference(document)
-    return EXIT_CONFIG if document["faults"] else 0
+    return code
 
 
 @manifest.command()
@@ -119,10 +117,7 @@ def apply(
         expected_revision=expected,
         wait=wait,
     )
-    if as_json:
-        print_json(applied)
-        result = applied["applied"]
-        return 0 if result is None or result["result"] == "complete" else 1
+    end_as_json(applied, applied_code(applied["applied"]), as_json=as_json)
     for name in ("added", "updated", "removed"):
         if applied[name]:
             print_line(f"{name}: {', '.join(applied[name])}")
@@ -192,7 +187,7 @@ def _print_routes(routes: dict[str, Any]) -> None:
 
 
 def _print_queues(queues: list[dict[str, Any]]) -> None:
-    _table(
+    print_table(
         ("queue", "will be", "rows", "bytes", "fills with", "time to live", "needs at most"),
         [
             (
@@ -241,13 +236,6 @@ def _space_text(disk: dict[str, Any]) -> str:
         return f"rows without time to live grow without end; {room}"
     fits = ": fits" if disk["fits"] else ""
     return f"with nothing leaving, up to {_size(disk['need_bytes'])}; {room}{fits}"
-
-
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    table = new_table(*columns)
-    for row in rows:
-        table.add_row(*row)
-    print_table(table)
 
 
 def _is_filled(queue: dict[str, Any]) -> bool:

@@ -42,6 +42,22 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
+def end_as_json(document: Any, code: int = 0, *, as_json: bool) -> None:
+    """Print an answer and end the command, if it is to be one JSON object.
+
+    Args:
+        document: The answer.
+        code: The command's exit code.
+        as_json: `--json` is given.
+
+    Raises:
+        click.exceptions.Exit: It is printed.
+    """
+    if as_json:
+        print_json(document)
+        raise click.exceptions.Exit(code)
+
+
 def print_json_line(document: Any) -> None:
     """Print a JSON document on one line, with letters of all languages as they are."""
     text = json.dumps(document, ensure_ascii=False)

@@ -11,8 +11,8 @@ from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.dead import dead
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.tables import print_table
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.telemetry.plural import counted
 
@@ -46,10 +46,8 @@ queue.add_command(dead)
 def list_queues(obj: dict[str, Any], as_json: bool) -> None:
     """List all queues, best priority first per endpoint."""
     document = ask_hub(obj, "queue list")
-    if as_json:
-        print_json(document)
-    else:
-        queue_table(document)
+    end_as_json(document, as_json=as_json)
+    queue_table(document)
 
 
 @queue.command()
@@ -96,29 +94,30 @@ def peek(
         after=after,
         payload=payload,
     )
-    if as_json:
-        print_json(document)
-        return
+    end_as_json(document, as_json=as_json)
     rows = document["rows"]
-    table = new_table(
-        "queue", *_ROW_FIGURES, "state", "device", "routes", "properties", "id", right=_ROW_FIGURES
-    )
-    for row in rows:
-        table.add_row(
-            row["queue"],
-            str(row["offset"]),
-            _seconds(row["age_s"]),
-            "never" if row["expires_in_s"] is None else _seconds(row["expires_in_s"]),
-            f"{row['body_bytes']} B",
-            str(row["attempts"] + row["closes"]),
-            row["state"],
-            sender(row),
-            ", ".join(row["routes"]),
-            properties(row),
-            row["id"],
-        )
     behind = f" behind {after}" if after else ""
-    print_table(table, f"{document['queue']}: nothing waits{behind}")
+    print_table(
+        ("queue", *_ROW_FIGURES, "state", "device", "routes", "properties", "id"),
+        (
+            (
+                row["queue"],
+                str(row["offset"]),
+                _seconds(row["age_s"]),
+                "never" if row["expires_in_s"] is None else _seconds(row["expires_in_s"]),
+                f"{row['body_bytes']} B",
+                str(row["attempts"] + row["closes"]),
+                row["state"],
+                sender(row),
+                ", ".join(row["routes"]),
+                properties(row),
+                row["id"],
+            )
+            for row in rows
+        ),
+        right=_ROW_FIGURES,
+        empty=f"{document['queue']}: nothing waits{behind}",
+    )
     if payload:
         for row in rows:
             print_line(f"{row['offset']}: {body(row)}")
@@ -186,9 +185,7 @@ def _take_out(
                 total[figure] += done[figure]
     total["exceeds"] = done["exceeds"]
     result = {key: total[key] for key in ("queue", "to", "rows", "bytes", "in_flight", "exceeds")}
-    if as_json:
-        print_json(result | {"dry_run": dry_run})
-        return
+    end_as_json(result | {"dry_run": dry_run}, as_json=as_json)
     would = f"would {verb}" if dry_run else f"{verb}d"
     print_line(f"{would} {counted(total['rows'], 'message')} {where}")
     if total["in_flight"]:
@@ -212,23 +209,28 @@ def _caps(total: dict[str, Any]) -> str:
 
 def queue_table(document: dict[str, Any]) -> None:
     """Print the queues of a document, and since when they count, as a table."""
-    table = new_table("queue", *_FIGURES, "state", right=_FIGURES)
-    for entry in document["queues"]:
-        table.add_row(
-            entry["id"],
-            str(entry["depth"]),
-            str(entry["bytes"]),
-            _seconds(entry["oldest_age_s"]),
-            _seconds(entry["oldest_expires_in_s"]),
-            "-" if entry["unserved_s"] is None else f"{entry['unserved_s']:.0f} s ago",
-            drain_text(entry["drain"]),
-            str(entry["sent"]),
-            str(entry["expired"]),
-            str(entry["dropped"]),
-            str(entry["dead_lettered"]),
-            "orphaned" if entry["orphaned"] else entry["state"],
-        )
-    print_table(table, "no queues yet: no message has been stored")
+    print_table(
+        ("queue", *_FIGURES, "state"),
+        (
+            (
+                entry["id"],
+                str(entry["depth"]),
+                str(entry["bytes"]),
+                _seconds(entry["oldest_age_s"]),
+                _seconds(entry["oldest_expires_in_s"]),
+                "-" if entry["unserved_s"] is None else f"{entry['unserved_s']:.0f} s ago",
+                drain_text(entry["drain"]),
+                str(entry["sent"]),
+                str(entry["expired"]),
+                str(entry["dropped"]),
+                str(entry["dead_lettered"]),
+                "orphaned" if entry["orphaned"] else entry["state"],
+            )
+            for entry in document["queues"]
+        ),
+        right=_FIGURES,
+        empty="no queues yet: no message has been stored",
+    )
     started = document["started"][:16].replace("T", " ")
     print_line(f"counts since {started} UTC, when the hub started")
 

@@ -16,10 +16,10 @@ import click
 from edgehub.cli.config import known_hub_id
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_json_line, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import print_table
 from edgehub.errors import DaemonUnreachableError, ManifestError
 from edgehub.message import DEFAULT_PRIORITY
 from edgehub.routes.catch_all import missing_warnings
@@ -94,22 +94,18 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
             _table_of_settings(obj).manifest if file is None else _load(file, obj["config"])[0]
         )
     except ManifestError as error:
-        if as_json:
-            print_json({"ok": False, "faults": _as_objects(error.faults), "warnings": []})
-            return _EXIT_CONFIG
+        document = {"ok": False, "faults": _as_objects(error.faults), "warnings": []}
+        end_as_json(document, _EXIT_CONFIG, as_json=as_json)
         raise
     warnings = (*manifest.warnings, *missing_warnings(manifest))
-    if as_json:
-        print_json(
-            {
-                "ok": True,
-                "routes": len(manifest.routes),
-                "fingerprint": manifest.fingerprint,
-                "faults": [],
-                "warnings": _as_objects(warnings),
-            }
-        )
-        return 0
+    document = {
+        "ok": True,
+        "routes": len(manifest.routes),
+        "fingerprint": manifest.fingerprint,
+        "faults": [],
+        "warnings": _as_objects(warnings),
+    }
+    end_as_json(document, as_json=as_json)
     for warning in warnings:
         print_line(f"{manifest.file}: warning: {warning}", err=True)
     print_line(f"{manifest.file}: {counted(len(manifest.routes), 'route')}, no faults")
@@ -140,9 +136,7 @@ def explain(
     else:
         _, table = _load(file, obj["config"])
         document = _explanation("file", table, form)
-    if as_json:
-        print_json(document)
-        return 0
+    end_as_json(document, as_json=as_json)
     if file is None:
         who = "the running hub" if document["of"] == "hub" else "no hub runs; by"
         print_line(f"{who}: {document['manifest']}", err=True)
@@ -193,21 +187,20 @@ def _read_form(file: IO[bytes] | None) -> Any:
 
 
 def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
-    table = new_table("route", "endpoint", "priority", "time to live", "outcome", "why")
-    taken = False
-    for verdict in verdicts:
-        priority, ttl_s = verdict["priority"], verdict["ttl_s"]
-        table.add_row(
+    rows = [
+        (
             verdict["route"],
             verdict["endpoint"],
-            "default" if priority == DEFAULT_PRIORITY else str(priority),
-            "never ends" if ttl_s is None else f"{ttl_s} s",
+            "default" if verdict["priority"] == DEFAULT_PRIORITY else str(verdict["priority"]),
+            "never ends" if verdict["ttl_s"] is None else f"{verdict['ttl_s']} s",
             "routed" if verdict["outcome"] == RouteOutcome.ROUTED else "not routed",
             verdict["reason"],
         )
-        taken = taken or verdict["outcome"] == RouteOutcome.ROUTED
-    print_table(table, "there are no routes")
-    if not taken:
+        for verdict in verdicts
+    ]
+    columns = ("route", "endpoint", "priority", "time to live", "outcome", "why")
+    print_table(columns, rows, empty="there are no routes")
+    if not any(outcome == "routed" for *_, outcome, _ in rows):
         print_line("No route takes this message: it is acknowledged and dropped.")
 
 

@@ -11,16 +11,17 @@ from typing import IO, Any, Final
 import click
 
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.table_answer import (
     EXIT_FAILED,
+    applied_code,
     print_applied,
     print_warnings,
     revision_option,
     tenant_option,
     wait_option,
 )
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
 
 _MEMBERS: Final = (
@@ -53,22 +54,21 @@ def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
     while (after := document.get("next")) is not None:
         document = ask_hub(obj, "route list", tenant=tenant, after=after)
         routes += document["routes"]
-    if as_json:
-        print_json({**document, "routes": routes})
-        return 0
-    table = new_table("id", "state", "priority", "time to live", "from", "revision", "route")
-    for route in routes:
-        ttl = route.get("timeToLiveSecs")
-        table.add_row(
+    end_as_json({**document, "routes": routes}, as_json=as_json)
+    rows = (
+        (
             route["id"],
             _state(route),
             str(route.get("priority", "default")),
-            "global" if not ttl else f"{ttl} s",
+            _shown("timeToLiveSecs", route.get("timeToLiveSecs")),
             route["file"] or route["origin"],
             str(route["revision"] or "-"),
             route.get("route", "cannot be read"),
         )
-    print_table(table, "the table has no routes")
+        for route in routes
+    )
+    columns = ("id", "state", "priority", "time to live", "from", "revision", "route")
+    print_table(columns, rows, empty="the table has no routes")
     return 0
 
 
@@ -80,9 +80,7 @@ def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
 def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) -> int:
     """Show one route: what it is, where it comes from, what it does on this hub."""
     route = ask_hub(obj, "route show", id=route_id, tenant=tenant)
-    if as_json:
-        print_json(route)
-        return 0
+    end_as_json(route, as_json=as_json)
     print_line(f"{route['id']}: {_state(route)}")
     print_line(f"  route: {route.get('route', 'cannot be read')}")
     for member, title in _MEMBERS:
@@ -163,7 +161,7 @@ def add(  # noqa: PLR0913 - one argument for each option
         how: dict[str, Any] = {"if_match": if_match, "wait": wait, "tenant": tenant}
         written = ask_hub(obj, "route put", id=route_id, body=body, **how)
     code = _print_written(written, as_json=as_json)
-    if not as_json and written["created"] and written["route"]["id"] == written["route"]["hash"]:
+    if written["created"] and written["route"]["id"] == written["route"]["hash"]:
         print_line("its id is the hash of its content; name it with --id", err=True)
     return code
 
@@ -217,9 +215,8 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
     """
     report = ask_hub(obj, "route drift", repair=not dry_run)
     found = [name for name in ("missing", "extra", "changed") if report[name]]
-    if as_json:
-        print_json(report)
-        return EXIT_FAILED if found or report["restored"] else 0
+    code = EXIT_FAILED if found or report["restored"] else 0
+    end_as_json(report, code, as_json=as_json)
     print_line(f"{counted(report['compared'], 'route')} compared at revision {report['revision']}")
     if report["restored"]:
         print_line(f"  put back {report['restored']} rows that the storage had lost")
@@ -227,7 +224,7 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
         print_line(f"  {name}: {', '.join(report[name])}")
     done = f"{report['repaired']} put right" if not dry_run else "nothing was put right"
     print_line(done if found else "no drift")
-    return EXIT_FAILED if found or report["restored"] else 0
+    return code
 
 
 @click.command()
@@ -236,17 +233,18 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
 def instances(obj: dict[str, Any], as_json: bool) -> int:
     """List the hubs that share the table, and how far each has applied it."""
     document = ask_hub(obj, "route instances")
-    if as_json:
-        print_json(document)
-        return 0
-    table = new_table("hub", "instance", "revision", "state")
-    for hub in document["instances"]:
-        state = hub["stale"] or "current"
-        if hub["failed"]:
-            state += f", {counted(hub['failed'], 'route')} failed"
-        own = " (this one)" if hub["own"] else ""
-        table.add_row(f"{hub['hub_id']}{own}", hub["instance"], str(hub["revision"]), state)
-    print_table(table, "no hub shares the table")
+    end_as_json(document, as_json=as_json)
+    rows = (
+        (
+            hub["hub_id"] + (" (this one)" if hub["own"] else ""),
+            hub["instance"],
+            str(hub["revision"]),
+            (hub["stale"] or "current")
+            + (f", {counted(hub['failed'], 'route')} failed" if hub["failed"] else ""),
+        )
+        for hub in document["instances"]
+    )
+    print_table(("hub", "instance", "revision", "state"), rows, empty="no hub shares the table")
     return 0
 
 
@@ -276,10 +274,7 @@ def _state(route: dict[str, Any]) -> str:
 
 
 def _print_written(written: dict[str, Any], *, as_json: bool) -> int:
-    if as_json:
-        print_json(written)
-        applied = written["applied"]
-        return 0 if applied is None or applied["result"] == "complete" else EXIT_FAILED
+    end_as_json(written, applied_code(written["applied"]), as_json=as_json)
     view = written["route"]
     if view is None:
         print_line(f"removed, revision {written['revision']}")

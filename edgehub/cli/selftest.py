@@ -12,8 +12,8 @@ import click
 import uvloop
 from rich.console import Console
 
-from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, print_line
+from edgehub.cli.tables import print_table
 from edgehub.clock import SystemClock
 from edgehub.errors import EdgeHubError
 from edgehub.lab.selftest.report import NOT_TESTED
@@ -87,10 +87,8 @@ def selftest(
         report = runner.run(
             _run(SelfTest(options, folder, clock=SystemClock(), rng=rng, tell=tell))
         )
-    if as_json:
-        print_json(report.document())
-    else:
-        _print(report)
+    end_as_json(report.document(), 1 if report.faults else 0, as_json=as_json)
+    _print(report)
     return 1 if report.faults else 0
 
 
@@ -139,10 +137,7 @@ def _first_text(error: Exception) -> str:
 
 
 def _print(report: Report) -> None:
-    table = new_table("what", "result")
-    for name, value in report.rows():
-        table.add_row(name, value)
-    print_table(table)
+    print_table(("what", "result"), report.rows())
     for text in (*report.remarks, NOT_TESTED):
         print_line(f"note: {text}")
     print_line(report.headline())

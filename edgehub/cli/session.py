@@ -9,9 +9,9 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.paging import after_option, limit_option, print_next
-from edgehub.cli.tables import new_table, print_table, span
+from edgehub.cli.tables import print_table, span
 from edgehub.telemetry.plural import counted
 
 _FIGURES = ("subscriptions", "waiting", "bytes")
@@ -30,21 +30,24 @@ def session() -> None:
 def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List clients that are connected or have a stored session, by their ids."""
     answer = ask_hub(obj, "session list", limit=limit, after=after or None)
-    if as_json:
-        print_json(answer)
-        return
-    table = new_table("client", "identity", "client is", "session", *_FIGURES, right=_FIGURES)
-    for row in answer["sessions"]:
-        table.add_row(
-            row["client_id"],
-            "anonymous" if row["anonymous"] else "yes",
-            "connected" if row["connected"] else f"absent for {span(row['absent_s'])}",
-            _kept(row),
-            str(row["subscriptions"]),
-            str(row["waiting"]),
-            str(row["waiting_bytes"]),
-        )
-    print_table(table, "no client is connected or has a stored session")
+    end_as_json(answer, as_json=as_json)
+    print_table(
+        ("client", "identity", "client is", "session", *_FIGURES),
+        (
+            (
+                row["client_id"],
+                "anonymous" if row["anonymous"] else "yes",
+                "connected" if row["connected"] else f"absent for {span(row['absent_s'])}",
+                _kept(row),
+                str(row["subscriptions"]),
+                str(row["waiting"]),
+                str(row["waiting_bytes"]),
+            )
+            for row in answer["sessions"]
+        ),
+        right=_FIGURES,
+        empty="no client is connected or has a stored session",
+    )
     print_next(answer)
 
 
@@ -61,9 +64,8 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     question = f"End the session of {client_id} and drop what waits for it?"
     ask(question, yes=yes, look_first="`edgehub session list`")
     answer = ask_hub(obj, "session end", client_id=client_id)
-    if as_json:
-        print_json(answer)
-    elif answer["ended"]:
+    end_as_json(answer, 0 if answer["ended"] else 1, as_json=as_json)
+    if answer["ended"]:
         dropped = counted(answer["dropped"], "message")
         print_line(f"ended: {client_id}, {dropped} dropped")
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import end_as_json, print_line
 from edgehub.cli.queue import queue_table
 from edgehub.cli.tables import span
 from edgehub.telemetry.plural import counted
@@ -22,9 +22,7 @@ def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
     document = ask_hub(obj, "status")
     if quiet:
         return 0 if document["phase"] == "running" and not document["stalled"] else 1
-    if as_json:
-        print_json(document)
-        return 0
+    end_as_json(document, as_json=as_json)
     degraded = ", degraded" if document["degraded"] else ""
     print_line(f"{document['hub_id']}: {document['phase']}{degraded}, {document['summary']}")
     print_line(f"  durable: {'yes' if document['store']['durable'] else 'no'}")

@@ -35,6 +35,11 @@ def print_warnings(warnings: list[str]) -> None:
         print_line(f"warning: {warning}", err=True)
 
 
+def applied_code(applied: dict[str, Any] | None) -> int:
+    """Return the exit code of a change that has come so far."""
+    return 0 if applied is None or applied["result"] == "complete" else EXIT_FAILED
+
+
 def print_applied(applied: dict[str, Any] | None) -> int:
     """Print how far a change was applied, and return the exit code."""
     if applied is None:

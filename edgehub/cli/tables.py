@@ -6,7 +6,7 @@ conditions may hold any character, and operators search for them with `grep`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -14,9 +14,7 @@ from rich.table import Table
 from edgehub.cli.output import print_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from rich.console import RenderableType
+    from collections.abc import Collection, Iterable
 
 _WIDTH_MAX: Final = 1_000_000
 MINUTE_S: Final = 60
@@ -35,33 +33,30 @@ def span(seconds: float) -> str:
     return f"{seconds / DAY_S:.1f} days"
 
 
-class _SafeTable(Table):
-    """A table whose cells cannot steer the terminal."""
-
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Add a row; a line end in a cell is escaped, as it would look like another row."""
-        safe = [printable(cell) if isinstance(cell, str) else cell for cell in cells]
-        super().add_row(*safe, **options)
-
-
-def new_table(*columns: str, right: Collection[str] = ()) -> Table:
-    """Make an empty table.
+def print_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    right: Collection[str] = (),
+    empty: str = "",
+) -> None:
+    """Print a table.
 
     Args:
         columns: Their headings.
-        right: Those of figures, which stand on the right and are never folded.
+        rows: Cells of each.
+        right: Columns of figures, which stand on the right and are never folded.
+        empty: Printed in its place if it has no rows.
     """
-    table = _SafeTable(box=None)
+    table = Table(box=None)
     for name in columns:
         if name in right:
             table.add_column(name, justify="right", no_wrap=True)
         else:
             table.add_column(name, overflow="fold")
-    return table
-
-
-def print_table(table: Table, empty: str = "") -> None:
-    """Print a table, or what `empty` says of one without rows."""
+    for row in rows:
+        # A line end in a cell would look like another row.
+        table.add_row(*map(printable, row))
     if empty and not table.row_count:
         print_line(empty)
         return

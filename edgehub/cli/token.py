@@ -12,8 +12,8 @@ import click
 
 from edgehub.cli.credentials import CredentialFile, checked, json_option
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json, print_line
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.output import end_as_json, print_line
+from edgehub.cli.tables import print_table
 from edgehub.devices.token_file import (
     Role,
     Token,
@@ -97,14 +97,14 @@ def remove(obj: dict[str, Any] | None, name: str, file: Path | None) -> None:
 def list_tokens(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
     """List tokens by name, never their hashes."""
     entries = read_tokens(_FILE.path(file, obj)).values()
-    if as_json:
-        document = [
-            {"name": entry.name, "role": entry.role, "tenant": entry.tenant} for entry in entries
-        ]
-        print_json(document)
-        return
+    document = [{"name": each.name, "role": each.role, "tenant": each.tenant} for each in entries]
+    end_as_json(document, as_json=as_json)
     tenants = any(entry.tenant is not None for entry in entries)
-    table = new_table("name", "role", *(["tenant"] if tenants else []))
-    for entry in entries:
-        table.add_row(entry.name, entry.role, *([entry.tenant or "-"] if tenants else []))
-    print_table(table, "there are no tokens")
+    print_table(
+        ("name", "role", *(["tenant"] if tenants else [])),
+        (
+            (entry.name, entry.role, *([entry.tenant or "-"] if tenants else []))
+            for entry in entries
+        ),
+        empty="there are no tokens",
+    )

@@ -11,9 +11,9 @@ from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.json_argument import JsonArgument
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json, print_line
 from edgehub.cli.paging import after_option, limit_option, print_next
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import print_table
 
 _VERSIONS = ("desired", "reported")
 
@@ -34,13 +34,16 @@ def twin() -> None:
 def list_twins(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
     """List devices and modules that have a twin, with the versions of its sections."""
     answer = ask_hub(obj, "twin list", limit=limit, after=after or None)
-    if as_json:
-        print_json(answer)
-        return
-    table = new_table("client", *_VERSIONS, right=_VERSIONS)
-    for row in answer["twins"]:
-        table.add_row(row["client_id"], str(row["desired_version"]), str(row["reported_version"]))
-    print_table(table, "no client has a twin")
+    end_as_json(answer, as_json=as_json)
+    print_table(
+        ("client", *_VERSIONS),
+        (
+            (row["client_id"], str(row["desired_version"]), str(row["reported_version"]))
+            for row in answer["twins"]
+        ),
+        right=_VERSIONS,
+        empty="no client has a twin",
+    )
     print_next(answer)
 
 
@@ -92,9 +95,8 @@ def remove(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int
     question = f"Remove the twin of {client_id}?"
     ask(question, yes=yes, look_first=f"`edgehub twin show {client_id}`")
     answer = ask_hub(obj, "twin remove", **client_arguments(client_id))
-    if as_json:
-        print_json(answer)
-    elif answer["removed"]:
+    end_as_json(answer, 0 if answer["removed"] else 1, as_json=as_json)
+    if answer["removed"]:
         print_line(f"removed: the twin of {client_id}")
     else:
         print_line(f"edgehub: {client_id} has no twin", err=True)

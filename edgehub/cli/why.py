@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.queue import sender
 from edgehub.cli.tables import span
 from edgehub.telemetry.plural import counted
@@ -51,10 +51,8 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     messages. Exit code 1 if nothing is known of it.
     """
     document = ask_hub(obj, "why", id=message_id)
-    if as_json:
-        print_json(document)
-    else:
-        _print(document)
+    end_as_json(document, 1 if document["state"] == "unknown" else 0, as_json=as_json)
+    _print(document)
     return 1 if document["state"] == "unknown" else 0
 
 

@@ -8,7 +8,7 @@ from edgehub.cli.manifest import _print_difference
 from edgehub.cli.output import print_json_line, print_line, printable
 from edgehub.cli.queue import body, properties, sender
 from edgehub.cli.status import _endpoint_text
-from edgehub.cli.tables import new_table, print_table
+from edgehub.cli.tables import print_table
 from edgehub.cli.why import _print
 from edgehub.telemetry.plural import counted
 
@@ -17,9 +17,7 @@ def test_a_pipe_gets_whole_cells_however_narrow_it_claims_to_be(capsys, monkeypa
     """Nothing is cut or folded where no terminal reads, so that grep finds every name."""
     monkeypatch.setenv("COLUMNS", "20")
     name = "modules/" + "m" * 128 + "/inputs/[red]i[/red]:smile:_Pri0"
-    table = new_table("queue", "waiting", right=("waiting",))
-    table.add_row(name, "1234567")
-    print_table(table)
+    print_table(("queue", "waiting"), [(name, "1234567")], right=("waiting",))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[1].split() == [name, "1234567"]
@@ -29,9 +27,7 @@ def test_a_terminal_folds_names_and_keeps_figures(capsys, monkeypatch):
     """On a narrow terminal a name goes over several lines; all its characters are there."""
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    table = new_table("queue", "waiting", right=("waiting",))
-    table.add_row("a" * 40, "1234567")
-    print_table(table)
+    print_table(("queue", "waiting"), [("a" * 40, "1234567")], right=("waiting",))
     out = capsys.readouterr().out
     assert out.count("a") >= 40
     assert "1234567" in out
@@ -39,7 +35,7 @@ def test_a_terminal_folds_names_and_keeps_figures(capsys, monkeypatch):
 
 def test_a_table_without_rows_is_a_sentence(capsys):
     """Headings over nothing look as if something had failed."""
-    print_table(new_table("queue", "waiting"), "no queues yet")
+    print_table(("queue", "waiting"), [], empty="no queues yet")
     assert capsys.readouterr().out == "no queues yet\n"
 
 
@@ -164,9 +160,7 @@ def test_nothing_that_a_device_wrote_steers_the_terminal(capsys):
     """Names, values and reasons come from devices and peers; control characters are escaped."""
     assert printable("snö ✓ 温度") == "snö ✓ 温度"
     assert printable(HOSTILE) == r"a\x1b[31mred\x07\u202etxt\r\x9b2J"
-    table = new_table("name")
-    table.add_row(HOSTILE + "\nsecond line")
-    print_table(table)
+    print_table(("name",), [(HOSTILE + "\nsecond line",)])
     row = {"device": HOSTILE, "module": None, "properties": {"p": HOSTILE}, "body": HOSTILE}
     for text in (sender(row), properties(row), body(row)):
         print_line(text)
