@@ -9,5 +9,4 @@ def __getattr__(name: str) -> str:
         from importlib.metadata import version  # noqa: PLC0415 - likewise
 
         return version("edgehub")
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,8 +33,7 @@ def ask(question: str, *, yes: bool, look_first: str = "--dry-run") -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        msg = (
+        raise click.UsageError(
             f"{question} There is no terminal to ask on: give --yes, or {look_first} to look first"
         )
-        raise click.UsageError(msg)
     click.confirm(question, abort=True, err=True)

@@ -82,8 +82,9 @@ class CredentialFile:
         """
         path = file or self._get(load_settings((obj or {}).get("config")))
         if path is None:
-            msg = f"no {self._what} file: give --file, or set {self._setting} in the settings"
-            raise click.UsageError(msg)
+            raise click.UsageError(
+                f"no {self._what} file: give --file, or set {self._setting} in the settings"
+            )
         if not path.parent.is_dir():
             raise ConfigError(str(path), "its folder does not exist", f"mkdir -p {path.parent}")
         return path

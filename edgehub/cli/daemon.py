@@ -172,13 +172,13 @@ def exchange(
                 answer = lines.readline()
     except OSError as error:
         reason = error.strerror or str(error)
-        msg = (
+        raise DaemonUnreachableError(
             f"no hub answers on {path.absolute()}: {reason} (is it running? is data_dir the same?)"
-        )
-        raise DaemonUnreachableError(msg) from error
+        ) from error
     if not answer.endswith(b"\n"):
-        msg = f"the hub on {path} closed the connection without a whole answer"
-        raise DaemonUnreachableError(msg)
+        raise DaemonUnreachableError(
+            f"the hub on {path} closed the connection without a whole answer"
+        )
     document: dict[str, Any] = json.loads(answer)
     return document
 

@@ -138,8 +138,9 @@ def _release(
     as_json: bool,
 ) -> None:
     if sum([bool(numbers), every, queue_name is not None]) != 1:
-        msg = "want numbers, or --queue, or --all (edgehub queue dead list shows what there is)"
-        raise click.UsageError(msg)
+        raise click.UsageError(
+            "want numbers, or --queue, or --all (edgehub queue dead list shows what there is)"
+        )
     chosen = list(numbers) or _numbers(obj, queue_name)
     back = command == "dead requeue"
     verb = "requeue" if back else "delete"

@@ -51,8 +51,7 @@ _PASSWORD_FILE: Final = click.option(
 
 def _id(value: str) -> str:
     if split_sender(value) is None:
-        msg = f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}")
     return value
 
 
@@ -178,8 +177,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     may_publish = _rights("publish", publish, none=no_publish)
     may_subscribe = _rights("subscribe", subscribe, none=no_subscribe)
     if no_password and password_file is not None:
-        msg = "--no-password and --password-file: one or the other"
-        raise click.UsageError(msg)
+        raise click.UsageError("--no-password and --password-file: one or the other")
     credentials = _credential_changes(
         ("keys", "key-file", _keys(key_files), False),
         ("thumbprints", "thumbprint", thumbprints, False),
@@ -188,11 +186,10 @@ def add(  # noqa: PLR0913 - one argument for each option
     hashed = None if no_password else PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         if identity_id in identities:
-            msg = (
+            raise click.ClickException(
                 f"{identity_id} exists already; change its rights with `identity set`, its password"
                 " with `identity passwd`"
             )
-            raise click.ClickException(msg)
         identities[identity_id] = Identity(
             id=identity_id,
             password=hashed,
@@ -257,13 +254,11 @@ def change(  # noqa: PLR0913 - one argument for each option
         ("certificates", "certificate", certificates, no_certificates),
     )
     if no_uid and uid is not None:
-        msg = "--no-uid and --uid: one or the other"
-        raise click.UsageError(msg)
+        raise click.UsageError("--no-uid and --uid: one or the other")
     if no_uid or uid is not None:
         changes["uid"] = uid
     if no_on_behalf and on_behalf:
-        msg = "--no-on-behalf and --on-behalf: one or the other"
-        raise click.UsageError(msg)
+        raise click.UsageError("--no-on-behalf and --on-behalf: one or the other")
     if on_behalf or no_on_behalf:
         changes["on_behalf"] = on_behalf
     for option, filters, none, every in (
@@ -272,13 +267,13 @@ def change(  # noqa: PLR0913 - one argument for each option
     ):
         rights = _rights(option, filters, none=none)
         if every and rights is not None:
-            msg = f"--all-{option} and --{option} or --no-{option}: one or the other"
-            raise click.UsageError(msg)
+            raise click.UsageError(
+                f"--all-{option} and --{option} or --no-{option}: one or the other"
+            )
         if every or rights is not None:
             changes[option] = rights
     if not changes:
-        msg = "name what is to change, such as --on-behalf PATTERN"
-        raise click.UsageError(msg)
+        raise click.UsageError("name what is to change, such as --on-behalf PATTERN")
     path = _FILE.path(file, obj)
     with changing(path) as identities:
         identities[identity_id] = replace(_existing(identities, identity_id, path), **changes)
@@ -359,15 +354,15 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
 
 def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, ...] | None:
     if none and filters:
-        msg = f"--no-{option} and --{option}: one or the other"
-        raise click.UsageError(msg)
+        raise click.UsageError(f"--no-{option} and --{option}: one or the other")
     return () if none else filters or None
 
 
 def _check_certificates(entry: Identity) -> None:
     if entry.thumbprints and entry.certificates:
-        msg = "--thumbprint and --certificate: a file needs no thumbprint; --no-.. removes one"
-        raise click.UsageError(msg)
+        raise click.UsageError(
+            "--thumbprint and --certificate: a file needs no thumbprint; --no-.. removes one"
+        )
 
 
 def _credential_changes(*options: tuple[str, str, tuple[Any, ...], bool]) -> dict[str, Any]:
@@ -375,11 +370,11 @@ def _credential_changes(*options: tuple[str, str, tuple[Any, ...], bool]) -> dic
     changes: dict[str, Any] = {}
     for field, option, values, none in options:
         if none and values:
-            msg = f"--no-{field} and --{option}: one or the other"
-            raise click.UsageError(msg)
+            raise click.UsageError(f"--no-{field} and --{option}: one or the other")
         if len(values) > KEYS_MAX:
-            msg = f"--{option}: at most {KEYS_MAX}, the one in use and the one that follows"
-            raise click.UsageError(msg)
+            raise click.UsageError(
+                f"--{option}: at most {KEYS_MAX}, the one in use and the one that follows"
+            )
         if none or values:
             changes[field] = values
     return changes
@@ -409,8 +404,7 @@ def _shown(filters: tuple[str, ...] | None) -> str:
 def _existing(identities: dict[str, Identity], identity_id: str, path: Path) -> Identity:
     entry = identities.get(identity_id)
     if entry is None:
-        msg = f"{identity_id} is not in {path}; `identity list` shows what is"
-        raise click.ClickException(msg)
+        raise click.ClickException(f"{identity_id} is not in {path}; `identity list` shows what is")
     return entry
 
 
@@ -427,19 +421,18 @@ def _password(password_file: Path | None) -> bytes:
     password = password.removeprefix(BOM_UTF8)
     lines = [line.removesuffix(b"\r") for line in password.split(b"\n")]
     if sum(map(bool, lines)) > 1:
-        msg = "the password is more than one line; give it once, on one line that ends the input"
-        raise click.ClickException(msg)
+        raise click.ClickException(
+            "the password is more than one line; give it once, on one line that ends the input"
+        )
     password = lines[0]
     if not 0 < len(password) <= PASSWORD_BYTES_MAX:
-        msg = (
+        raise click.ClickException(
             f"the password has {len(password)} bytes, allowed are 1 to {PASSWORD_BYTES_MAX} "
             "(give --password-file, or write it to the standard input)"
         )
-        raise click.ClickException(msg)
     if b"\0" in password:
-        msg = (
+        raise click.ClickException(
             "the password holds a NUL byte; write it without, as UTF-8 text (a file in UTF-16 has"
             " a NUL next to each letter)"
         )
-        raise click.ClickException(msg)
     return password

@@ -195,8 +195,7 @@ def ask_device(
     for text in values:
         name, equals, number = text.partition("=")
         if not equals or not number.isdecimal():
-            msg = f"`{text}`: want NAME=NUMBER, such as delay=5"
-            raise click.UsageError(msg)
+            raise click.UsageError(f"`{text}`: want NAME=NUMBER, such as delay=5")
         members[name] = int(number)
     answer = ask_hub(obj, "lora device ask", dev_eui=dev_eui, request=request, values=members)
     _print_answers(answer, as_json=as_json)
@@ -425,8 +424,7 @@ def simulate(
             print_line(line)
         return 0
     if not stations:
-        msg = "want a station, such as ws://127.0.0.1:8887/B827EBFFFE123456"
-        raise click.UsageError(msg)
+        raise click.UsageError("want a station, such as ws://127.0.0.1:8887/B827EBFFFE123456")
     found = [_station_place(text) for text in stations]
     options = RadioOptions(
         hubs=[hub for hub, _ in found],
@@ -479,15 +477,13 @@ def _decoded(document: dict[str, Any], file: Path) -> dict[str, Any]:
 
 def _need_extra() -> None:
     if find_spec("cryptography") is None:
-        msg = f"this installation has no cryptography; {extra_hint('lora')}"
-        raise click.UsageError(msg)
+        raise click.UsageError(f"this installation has no cryptography; {extra_hint('lora')}")
 
 
 def _station_place(text: str) -> tuple[str, int]:
     hub, _, name = text.rpartition("/")
     if not hub.startswith(("ws://", "wss://")):
-        msg = f"{text}: want ws://HOST:PORT/ID"
-        raise click.UsageError(msg)
+        raise click.UsageError(f"{text}: want ws://HOST:PORT/ID")
     try:
         return hub, parse_station_id(name)
     except ValueError as error:
@@ -502,8 +498,7 @@ def _frame_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        msg = "FRAME is neither hex digits nor Base64"
-        raise click.UsageError(msg) from error
+        raise click.UsageError("FRAME is neither hex digits nor Base64") from error
 
 
 def _frame_keys(given: dict[str, Any]) -> FrameKeys:

@@ -90,8 +90,9 @@ def hub_server(
         settings = load_settings(obj["config"]).mqtt
         port = settings.tls_port if tls else settings.port
         if port == 0:
-            msg = "the settings leave the port to the system: give --port (the hub's log names it)"
-            raise click.UsageError(msg)
+            raise click.UsageError(
+                "the settings leave the port to the system: give --port (the hub's log names it)"
+            )
     return Server(
         host=host,
         port=port,
@@ -110,8 +111,7 @@ def upstream_server(obj: dict[str, Any]) -> Server:
     """
     options = load_settings(obj["config"]).upstream
     if not isinstance(options, MqttEndpointSettings):
-        msg = "--upstream: the settings have no [upstream] of type mqtt"
-        raise click.UsageError(msg)
+        raise click.UsageError("--upstream: the settings have no [upstream] of type mqtt")
     secret = options.password_file
     return Server(
         host=options.host,

@@ -13,7 +13,6 @@ def named_values(values: tuple[str, ...]) -> dict[str, str]:
     for value in values:
         name, separator, text = value.partition("=")
         if not (name and separator):
-            msg = f"{value!r} is not NAME=VALUE"
-            raise ValueError(msg)
+            raise ValueError(f"{value!r} is not NAME=VALUE")
         found[name] = text
     return found

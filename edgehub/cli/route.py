@@ -86,8 +86,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
     if the hub would refuse the manifest.
     """
     if file is not None and option is not None:
-        msg = "FILE and --manifest: one or the other"
-        raise click.UsageError(msg)
+        raise click.UsageError("FILE and --manifest: one or the other")
     file = file or option
     try:
         manifest = (

@@ -153,8 +153,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     }
     body = _body(text, file, options)
     if route_id is None and if_match is not None:
-        msg = "--if-revision is for one route: name it with --id"
-        raise click.UsageError(msg)
+        raise click.UsageError("--if-revision is for one route: name it with --id")
     if route_id is None:
         written = ask_hub(obj, "route add", body=body, wait=wait, tenant=tenant)
     else:
@@ -253,16 +252,14 @@ COMMANDS: Final = (list_routes, show, add, remove, enable, disable, drift, insta
 
 def _body(text: str | None, file: IO[bytes] | None, options: dict[str, Any]) -> Any:
     if (text is None) == (file is None):
-        msg = "give the route as an argument, or a --file: one of them"
-        raise click.UsageError(msg)
+        raise click.UsageError("give the route as an argument, or a --file: one of them")
     given = {name: value for name, value in options.items() if value is not None}
     body: Any = text
     if file is not None:
         try:
             body = json.loads(file.read())
         except (ValueError, RecursionError) as error:
-            msg = f"{file.name} is not JSON: {error}"
-            raise click.ClickException(msg) from error
+            raise click.ClickException(f"{file.name} is not JSON: {error}") from error
     if not given:
         return body
     return {**(body if isinstance(body, dict) else {"route": body}), **given}

@@ -34,8 +34,7 @@ _PACKET_ID: Final = 1
 
 def _sender(value: str) -> str:
     if split_sender(value) is None:
-        msg = f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}")
     return value
 
 
@@ -83,8 +82,9 @@ def send(
       edgehub send pump-7 '{"bar": 9.1}' --property kind=alarm
     """  # noqa: D301 - \b is click's sign for lines that stay as they are
     if topic is not None and properties:
-        msg = "--topic and --property: properties go with the topic of the device alone"
-        raise click.UsageError(msg)
+        raise click.UsageError(
+            "--topic and --property: properties go with the topic of the device alone"
+        )
     topic = topic or _device_topic(sender, properties)
     if any(wildcard in topic for wildcard in "+#"):
         raise click.BadParameter("a topic has no wildcards", param_hint="--topic")

@@ -64,8 +64,9 @@ def add(
     entry, text = Token.new(name, Role(role), tenant)
     with changing_tokens(path) as tokens:
         if name in tokens:
-            msg = f"{name} exists already; remove it first, or choose another name"
-            raise click.ClickException(msg)
+            raise click.ClickException(
+                f"{name} exists already; remove it first, or choose another name"
+            )
         tokens[name] = entry
     print_line(text)
     print_line(
@@ -84,8 +85,7 @@ def remove(obj: dict[str, Any] | None, name: str, file: Path | None) -> None:
     path = _FILE.path(file, obj)
     with changing_tokens(path) as tokens:
         if name not in tokens:
-            msg = f"{name} is not in {path}; `token list` shows what is"
-            raise click.ClickException(msg)
+            raise click.ClickException(f"{name} is not in {path}; `token list` shows what is")
         del tokens[name]
     print_line(f"removed {name}; a running hub refuses it after a reload", err=True)
 

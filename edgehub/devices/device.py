@@ -209,8 +209,9 @@ class Device:
             async with deadline(self.shared.clock, timeout_s):
                 return await question
         except TimeoutError as exc:
-            reason = f"no answer within {timeout_s:g} s"
-            raise CoordinatorUnreachableError(self.device_id, reason) from exc
+            raise CoordinatorUnreachableError(
+                self.device_id, f"no answer within {timeout_s:g} s"
+            ) from exc
 
     async def wait_as_loser(self) -> bool:
         """Wait so that the owner asks first; return whether this hub lost the device and waited."""

@@ -136,9 +136,7 @@ def json_object(line: str) -> dict[str, Any]:
     try:
         entry: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        msg = f"not JSON: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"not JSON: {error}") from error
     if not isinstance(entry, dict):
-        msg = "not a JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - what callers collect
+        raise ValueError("not a JSON object")  # noqa: TRY004 - what callers collect
     return entry

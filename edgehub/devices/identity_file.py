@@ -287,15 +287,13 @@ def check_right(topic_filter: object) -> None:
         ValueError: If it is none.
     """
     if not isinstance(topic_filter, str):
-        msg = f"{topic_filter!r} is not a topic filter"
-        raise ValueError(msg)  # noqa: TRY004 - what callers collect
+        raise ValueError(f"{topic_filter!r} is not a topic filter")  # noqa: TRY004 - what callers collect
     fault = filter_fault(topic_filter.replace(OWN_ID, "id"))
     unknown = _BRACES.search(topic_filter.replace(OWN_ID, ""))
     if unknown is not None:
         fault = f"`{unknown[0]}` stands for nothing; {OWN_ID} is the identity's own id"
     if fault:
-        msg = f"{topic_filter!r}: {fault}"
-        raise ValueError(msg)
+        raise ValueError(f"{topic_filter!r}: {fault}")
 
 
 def parse_thumbprint(text: object) -> str:
@@ -306,8 +304,7 @@ def parse_thumbprint(text: object) -> str:
     """
     digits = text.replace(":", "").lower() if isinstance(text, str) else ""
     if _THUMBPRINT.fullmatch(digits) is None:
-        msg = f"{text!r} is no SHA-1 or SHA-256 in hexadecimal digits"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is no SHA-1 or SHA-256 in hexadecimal digits")
     return digits
 
 
@@ -318,8 +315,9 @@ def check_pattern(pattern: object) -> None:
         ValueError: If it is no text of 1 to 256 characters.
     """
     if not isinstance(pattern, str) or not 0 < len(pattern) <= _PATTERN_CHARACTERS_MAX:
-        msg = f"pattern {pattern!r} is not a text of 1 to {_PATTERN_CHARACTERS_MAX} characters"
-        raise ValueError(msg)
+        raise ValueError(
+            f"pattern {pattern!r} is not a text of 1 to {_PATTERN_CHARACTERS_MAX} characters"
+        )
 
 
 FORMAT: Final = EntryFormat(

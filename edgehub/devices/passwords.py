@@ -71,19 +71,17 @@ class PasswordHash:
         """
         found = _TEXT.fullmatch(text)
         if found is None:
-            msg = "not a hash of the form $scrypt$ln=..,r=..,p=..$salt$key"
-            raise ValueError(msg)
+            raise ValueError("not a hash of the form $scrypt$ln=..,r=..,p=..$salt$key")
         log2_n, r, p = (int(number) for number in found.group(1, 2, 3))
         if not (log2_n and r and p) or 128 * r << log2_n > _MEMORY_BYTES_MAX:
-            msg = f"scrypt parameters ln={log2_n}, r={r}, p={p} are zero or need too much memory"
-            raise ValueError(msg)
+            raise ValueError(
+                f"scrypt parameters ln={log2_n}, r={r}, p={p} are zero or need too much memory"
+            )
         if r * p << log2_n > _WORK_MAX:
-            msg = f"scrypt parameters ln={log2_n}, r={r}, p={p} take too long"
-            raise ValueError(msg)
+            raise ValueError(f"scrypt parameters ln={log2_n}, r={r}, p={p} take too long")
         salt, key = from_base64(found.group(4)), from_base64(found.group(5))
         if len(key) != _KEY_BYTES:
-            msg = f"the key has {len(key)} bytes instead of {_KEY_BYTES}"
-            raise ValueError(msg)
+            raise ValueError(f"the key has {len(key)} bytes instead of {_KEY_BYTES}")
         return cls(log2_n=log2_n, r=r, p=p, salt=salt, key=key)
 
     def __str__(self) -> str:
@@ -116,5 +114,4 @@ def from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except binascii.Error as error:
-        msg = f"salt or key is not base64: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"salt or key is not base64: {error}") from error

@@ -123,13 +123,13 @@ def _check_signs_nothing(section: str, file: Path, binary: bytes) -> None:
     store = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     store.load_verify_locations(cadata=binary)
     if store.cert_store_stats()["x509_ca"]:
-        reason = f"{file} can sign other certificates, in the name of any identity"
-        hint = (
+        raise ConfigError(
+            str(file),
+            f"{file} can sign other certificates, in the name of any identity",
             "make it with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE ..`, or"
             " pin a certificate of the authority with `thumbprints`, or remove"
-            f" {section}.client_ca_file"
+            f" {section}.client_ca_file",
         )
-        raise ConfigError(str(file), reason, hint)
 
 
 class RenewableTls:

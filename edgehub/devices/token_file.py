@@ -90,8 +90,7 @@ def check_name(name: object) -> str:
         ValueError: If it is none.
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        msg = f"{name!r} is no name of a token, which has {NAME_RULE}"
-        raise ValueError(msg)
+        raise ValueError(f"{name!r} is no name of a token, which has {NAME_RULE}")
     return name
 
 
@@ -103,8 +102,7 @@ def check_tenant(tenant: object) -> str | None:
     """
     if tenant is None or (isinstance(tenant, str) and _TENANT.fullmatch(tenant) is not None):
         return tenant
-    msg = f"{tenant!r} is no tenant, which is <org>/<application>"
-    raise ValueError(msg)
+    raise ValueError(f"{tenant!r} is no tenant, which is <org>/<application>")
 
 
 def read_tokens(path: Path) -> dict[str, Token]:
@@ -143,17 +141,14 @@ def _parse(key: str, line: str, faults: list[ConfigError]) -> Token | None:
 def _token(entry: dict[str, Any]) -> Token:
     for name in sorted(entry.keys() - set(_KEYS)):
         near = difflib.get_close_matches(name, _KEYS, n=1)
-        msg = f"unknown key {name!r}" + (f", did you mean {near[0]}?" if near else "")
-        raise ValueError(msg)
+        raise ValueError(f"unknown key {name!r}" + (f", did you mean {near[0]}?" if near else ""))
     name = check_name(entry.get("name"))
     role = entry.get("role")
     if role not in tuple(Role):
-        msg = f"role {role!r} is neither read nor write"
-        raise ValueError(msg)
+        raise ValueError(f"role {role!r} is neither read nor write")
     found = _HASH.fullmatch(text) if isinstance(text := entry.get("hash"), str) else None
     if found is None:
-        msg = "hash is not of the form $sha256$salt$key"
-        raise ValueError(msg)
+        raise ValueError("hash is not of the form $sha256$salt$key")
     return Token(
         name=name,
         role=Role(role),

@@ -257,12 +257,14 @@ async def open_link(options: HttpLinkOptions) -> HttpLink:
     except ConfigError as error:
         raise HttpLinkError(str(error), parked=True) from error
     except ssl.SSLCertVerificationError as error:
-        reason = f"certificate of the peer: {error.verify_message}"
-        raise HttpLinkError(reason, parked=True) from error
+        raise HttpLinkError(
+            f"certificate of the peer: {error.verify_message}", parked=True
+        ) from error
     except OSError as error:
         # TimeoutError is one, as are all of TLS and of name resolution.
-        text = "connect timed out" if isinstance(error, TimeoutError) else _words(error)
-        raise HttpLinkError(text) from error
+        raise HttpLinkError(
+            "connect timed out" if isinstance(error, TimeoutError) else _words(error)
+        ) from error
     return link
 
 

@@ -163,16 +163,18 @@ async def open_client(options: LinkOptions, **callbacks: Unpack[Callbacks]) -> C
             async with asyncio.timeout(options.connect_timeout_s):
                 await client.open(sock, tls=context, host=options.host)
         except TimeoutError as error:
-            text = f"CONNECT timed out: no answer within {options.connect_timeout_s:g} s"
-            raise LinkError(text) from error
+            raise LinkError(
+                f"CONNECT timed out: no answer within {options.connect_timeout_s:g} s"
+            ) from error
     except ConfigError as error:
         raise LinkError(str(error), parked=True) from error
     except ssl.SSLCertVerificationError as error:
         raise LinkError(f"certificate of the peer: {error.verify_message}", parked=True) from error
     except OSError as error:
         # TimeoutError is one, as are all of TLS and of name resolution.
-        text = "connect timed out" if isinstance(error, TimeoutError) else words(error)
-        raise LinkError(text) from error
+        raise LinkError(
+            "connect timed out" if isinstance(error, TimeoutError) else words(error)
+        ) from error
     return client
 
 

@@ -76,18 +76,17 @@ class IotHubTopics:
     def _prefix(self, device_id: str, module_id: str | None) -> str:
         for kind, name in (("device", device_id), ("module", module_id)):
             if name is not None and (not name or _UNSAFE.search(name.replace("%", ""))):
-                msg = f"{kind} id {name!a} cannot stand in a topic"
-                raise TopicError(msg)
+                raise TopicError(f"{kind} id {name!a} cannot stand in a topic")
         sender = device_id if module_id is None else f"{device_id}/{module_id}"
         if self._only not in {None, sender}:
-            msg = (
+            raise TopicError(
                 f"the peer takes messages of {self._only} alone over this session, and this is one"
                 f" of {sender}; identity = device gives each device its own"
             )
-            raise TopicError(msg)
         if module_id is not None and not self._modules:
-            msg = f"the peer takes no messages of modules over sessions of devices, as of {sender}"
-            raise TopicError(msg)
+            raise TopicError(
+                f"the peer takes no messages of modules over sessions of devices, as of {sender}"
+            )
         module = "" if module_id is None else f"/modules/{module_id}"
         prefix = f"devices/{device_id}{module}/messages/events/"
         if len(self._prefixes) >= _PREFIXES_MAX:
@@ -131,12 +130,18 @@ class TopicTemplate:
     def _add_literal(self, text: str, key: str) -> None:
         for character in "{}":
             if character in text:
-                hint = "a placeholder looks like {device} or {property:NAME}"
-                raise ConfigError(key, f"a single {character} in the topic", hint)
+                raise ConfigError(
+                    key,
+                    f"a single {character} in the topic",
+                    "a placeholder looks like {device} or {property:NAME}",
+                )
         for character in "+#\0":
             if character in text:
-                reason = f"{character!r} in the topic: a message is published on one topic"
-                raise ConfigError(key, reason, "write it as a placeholder or leave it out")
+                raise ConfigError(
+                    key,
+                    f"{character!r} in the topic: a message is published on one topic",
+                    "write it as a placeholder or leave it out",
+                )
         if text:
             self._parts.append(text)
 

@@ -102,12 +102,11 @@ class WebPart(Part):
         local = self._port.is_local
         if not local and not self._tokens.are_required:
             self._port.close()
-            msg = (
+            raise StartupError(
                 f"any client that reaches {where} could read the API: without tokens it listens on"
                 " loopback addresses only (set web.token_file and add one with `edgehub token"
                 " add`, or bind web.host to 127.0.0.1)"
             )
-            raise StartupError(msg)
         if not local and self._tls.context is None:
             log.warning(
                 "web.tokens_in_clear",

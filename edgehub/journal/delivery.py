@@ -80,8 +80,9 @@ def open_target(target: str) -> Target:
     try:
         import fsspec  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, for URLs only
     except ImportError as error:
-        msg = f"{target}: URLs need fsspec, a folder does not ({extra_hint('export')})"
-        raise ExportError(msg) from error
+        raise ExportError(
+            f"{target}: URLs need fsspec, a folder does not ({extra_hint('export')})"
+        ) from error
     try:
         system, root = fsspec.core.url_to_fs(target)
     except (ImportError, ValueError) as error:
@@ -157,12 +158,11 @@ def _carried(folder: Path, path: str, target: Target) -> Delivered | None:
     if there == content:
         return segment
     if there is not None and _is_whole(there):
-        msg = (
+        raise _SegmentError(
             f"{path} is there with other lines: does another hub call itself by this name, or was"
             " this one restored from a backup? Export it to a place of its own, or move that file"
             " away"
         )
-        raise _SegmentError(msg)
     target.write(path, content)
     return segment
 

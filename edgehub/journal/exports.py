@@ -118,8 +118,7 @@ def _read(document: Any) -> dict[str, dict[str, Any]]:
     """
     if isinstance(document, dict) and all(map(_is_entry, document.values())):
         return document
-    msg = "not a record of exports"
-    raise ValueError(msg)
+    raise ValueError("not a record of exports")
 
 
 def _is_entry(entry: Any) -> bool:

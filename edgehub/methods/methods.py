@@ -105,8 +105,9 @@ class MethodCall:
             raise MethodError(400, f"{unknown[0]!a} is none of {', '.join(sorted(_KEYS))}")
         name = document.get("methodName")
         if not isinstance(name, str) or not _NAME(name):
-            text = f"`methodName`: want 1 to {NAME_MAX} characters without blanks, /, + and #"
-            raise MethodError(400, text)
+            raise MethodError(
+                400, f"`methodName`: want 1 to {NAME_MAX} characters without blanks, /, + and #"
+            )
         payload = b"" if document.get("payload") is None else orjson.dumps(document["payload"])
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise MethodError(413, f"payload of {len(payload)} bytes, of at most 128 KiB")
@@ -262,8 +263,9 @@ class Methods:
                 self._ways.call(way, call, request_id, failed)
                 return await answer
         except TimeoutError:
-            text = f"{client_id} did not answer within {call.response_timeout_s:g} s"
-            raise MethodTimeoutError(text) from None
+            raise MethodTimeoutError(
+                f"{client_id} did not answer within {call.response_timeout_s:g} s"
+            ) from None
         finally:
             del self._calls[request_id]
             if answer.done() and not answer.cancelled():

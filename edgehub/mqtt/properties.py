@@ -209,8 +209,9 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
             name = decoded(block[at + 3 : value_at - 2], "user property")
             pairs.append((name, decoded(block[value_at:stop], "user property")))
             if len(pairs) > PROPERTIES_MAX:
-                reason = f"more than {PROPERTIES_MAX} user properties"
-                raise ReasonedError(ReasonCode.QUOTA_EXCEEDED, reason)
+                raise ReasonedError(
+                    ReasonCode.QUOTA_EXCEEDED, f"more than {PROPERTIES_MAX} user properties"
+                )
             at = stop
             continue
         if identifier in values:
@@ -272,8 +273,9 @@ def write_block(values: Iterable[tuple[Property, Any]]) -> bytes:
 def _check(identifier: int, value: Any) -> None:
     if identifier in _SWITCHES:
         if value > 1:
-            reason = f"property {identifier:#04x} is neither 0 nor 1"
-            raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
+            raise ReasonedError(
+                ReasonCode.PROTOCOL_ERROR, f"property {identifier:#04x} is neither 0 nor 1"
+            )
     elif value == 0 and identifier in _NEVER_0:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, f"property {identifier:#04x} is 0")
 

@@ -222,11 +222,9 @@ def _sender(device_id: str, module_id: str | None) -> list[str]:
 def _item(item: str) -> tuple[str, str | None]:
     key, equals, value = item.partition("=")
     if not key:
-        msg = f"empty key in {_shown(item)}" if item else "empty item, or a trailing &"
-        raise BagError(msg)
+        raise BagError(f"empty key in {_shown(item)}" if item else "empty item, or a trailing &")
     if "=" in value:
-        msg = f"second = in {_shown(item)}; write %3D inside a value"
-        raise BagError(msg)
+        raise BagError(f"second = in {_shown(item)}; write %3D inside a value")
     return _decoded(key), (_decoded(value) if equals and value else None)
 
 
@@ -236,8 +234,7 @@ def _decoded(text: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        msg = f"not UTF-8 after decoding: {_shown(text)}"
-        raise BagError(msg) from None
+        raise BagError(f"not UTF-8 after decoding: {_shown(text)}") from None
 
 
 def _pair(name: str, value: str | None) -> str:

@@ -231,8 +231,9 @@ class Decoder:
         if self.level and head not in _PARSERS:
             if head & TYPE in _TYPES:
                 raise ProtocolError(f"packet {head:#04x} with wrong reserved flags")
-            reason = f"packet {head:#04x} is not for a client to send"
-            raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
+            raise ReasonedError(
+                ReasonCode.PROTOCOL_ERROR, f"packet {head:#04x} is not for a client to send"
+            )
         if self.level != LEVEL_5 and length > CONTROL_BYTES_MAX:
             raise ProtocolError(f"packet {head:#04x} of {length} bytes")
 
@@ -363,8 +364,10 @@ class Decoder:
 
     def _resolve(self, alias: int, topic: bytes) -> bytes:
         if not 0 < alias <= TOPIC_ALIAS_MAX:
-            reason = f"topic alias {alias}; 1 to {TOPIC_ALIAS_MAX} may be used"
-            raise ReasonedError(ReasonCode.TOPIC_ALIAS_INVALID, reason)
+            raise ReasonedError(
+                ReasonCode.TOPIC_ALIAS_INVALID,
+                f"topic alias {alias}; 1 to {TOPIC_ALIAS_MAX} may be used",
+            )
         if topic:
             self._aliases[alias] = topic
             return topic

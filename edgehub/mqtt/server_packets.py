@@ -148,8 +148,7 @@ def _connect_properties(reader: Reader) -> ConnectProperties:
     values = read_properties(reader, IN_CONNECT)
     method = values.get(Property.AUTHENTICATION_METHOD)
     if Property.AUTHENTICATION_DATA in values and method is None:
-        reason = "authentication data without a method"
-        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
+        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, "authentication data without a method")
     return ConnectProperties(
         session_expiry_s=session_expiry(values.get(Property.SESSION_EXPIRY_INTERVAL, 0)),
         receive_maximum=values.get(Property.RECEIVE_MAXIMUM, 65_535),
@@ -201,8 +200,9 @@ def parse_acknowledgement(kind: type[A], codes: frozenset[int], data: bytes, lev
 
 def _check_code(code: int, allowed: frozenset[int]) -> None:
     if code not in allowed:
-        reason = f"reason code {code:#04x} does not belong in this packet"
-        raise ReasonedError(ReasonCode.PROTOCOL_ERROR, reason)
+        raise ReasonedError(
+            ReasonCode.PROTOCOL_ERROR, f"reason code {code:#04x} does not belong in this packet"
+        )
 
 
 def parse_subscribe(data: bytes, level: int) -> Subscribe:

@@ -41,11 +41,11 @@ class SharedAccessKey:
         try:
             value = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
-            msg = "the key is not base64"
-            raise ValueError(msg) from None
+            raise ValueError("the key is not base64") from None
         if not KEY_BYTES_MIN <= len(value) <= KEY_BYTES_MAX:
-            msg = f"the key has {len(value)} bytes, not {KEY_BYTES_MIN} to {KEY_BYTES_MAX}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"the key has {len(value)} bytes, not {KEY_BYTES_MIN} to {KEY_BYTES_MAX}"
+            )
         return cls(value)
 
     def to_text(self) -> str:
@@ -110,22 +110,19 @@ class SharedAccessSignature:
         for item in rest.strip().split("&"):
             name, _, value = item.partition("=")
             if name in fields:
-                msg = f"{name} twice"
-                raise ValueError(msg)
+                raise ValueError(f"{name} twice")
             fields[name] = value
         if scheme != SCHEME or not all(fields.get(name) for name in _FIELDS):
-            msg = f"not {SCHEME} sr=..&sig=..&se=.."
-            raise ValueError(msg)
+            raise ValueError(f"not {SCHEME} sr=..&sig=..&se=..")
         if fields.get("skn"):
-            msg = "of a shared access policy; use the key of the device"
-            raise ValueError(msg)
+            raise ValueError("of a shared access policy; use the key of the device")
         resource = _RESOURCE.fullmatch(unquote(fields["sr"]))
         if resource is None:
-            msg = "sr is not <host>/devices/<device> or <host>/devices/<device>/modules/<module>"
-            raise ValueError(msg)
+            raise ValueError(
+                "sr is not <host>/devices/<device> or <host>/devices/<device>/modules/<module>"
+            )
         if not _SECONDS.fullmatch(fields["se"]):
-            msg = "se is not seconds since 1970"
-            raise ValueError(msg)
+            raise ValueError("se is not seconds since 1970")
         return cls(
             identity_id="/".join(filter(None, resource.groups())),
             expires_s=int(fields["se"]),

@@ -169,8 +169,9 @@ class JournalOperations:
 
     def _enabled(self) -> Journal:
         if self._journal is None:
-            msg = "this hub keeps no journal (set journal.enabled = true and restart it)"
-            raise JournalError(msg)
+            raise JournalError(
+                "this hub keeps no journal (set journal.enabled = true and restart it)"
+            )
         return self._journal
 
     @contextlib.contextmanager

@@ -64,10 +64,10 @@ def called_sink(function: str, argument: str, line: int, column: int) -> Sink:
     name = _FUNCTIONS.get(function.lower())
     if name is None:
         close = near_miss(function.lower(), _FUNCTIONS)
-        hint = (
-            f"did you mean `{_FUNCTIONS[close]}`?" if close else "use BrokeredEndpoint or Endpoint"
+        raise PartFault(
+            f"`{function}` is not a kind of sink",
+            f"did you mean `{_FUNCTIONS[close]}`?" if close else "use BrokeredEndpoint or Endpoint",
         )
-        raise PartFault(f"`{function}` is not a kind of sink", hint)
     if name == "BrokeredEndpoint":
         return Sink(endpoint_id=_module_endpoint(argument), named=False, line=line, column=column)
     endpoint = argument.strip()

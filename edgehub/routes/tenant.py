@@ -35,8 +35,9 @@ class Tenant(NamedTuple):
             return cls(*DEFAULT_TENANT)
         org, _, app = text.partition("/")
         if _NAME.fullmatch(org) is None or _NAME.fullmatch(app) is None:
-            msg = f"{text!r} is no tenant; write organisation/application, in a-z, 0-9, _ and -"
-            raise ValueError(msg)
+            raise ValueError(
+                f"{text!r} is no tenant; write organisation/application, in a-z, 0-9, _ and -"
+            )
         return cls(org, app)
 
     def __str__(self) -> str:
@@ -59,8 +60,9 @@ def tenant_name(name: str) -> str:
     """
     # Without a slash it is no tenant, nor is the empty name, by which the default one is meant.
     if Tenant.parse(name or "/") == DEFAULT_TENANT:
-        msg = "default/default is the tenant of clients without one; it needs no section"
-        raise ValueError(msg)
+        raise ValueError(
+            "default/default is the tenant of clients without one; it needs no section"
+        )
     return name
 
 
@@ -84,8 +86,7 @@ class RouteKey(NamedTuple):
         """
         parts = text.split("/", _PARTS - 1)
         if len(parts) != _PARTS or not all(parts):
-            msg = f"{text!r} is no key of a route"
-            raise ValueError(msg)
+            raise ValueError(f"{text!r} is no key of a route")
         return cls(Tenant(parts[0], parts[1]), parts[2])
 
     def __str__(self) -> str:

@@ -57,6 +57,5 @@ class AffinitySettings(Section):
     @model_validator(mode="after")
     def _keep_alive_is_long_enough(self) -> AffinitySettings:
         if 0 < self.keep_alive_s < KEEP_ALIVE_S_MIN:
-            msg = f"keep_alive_s is 0, or at least {KEEP_ALIVE_S_MIN}"
-            raise ValueError(msg)
+            raise ValueError(f"keep_alive_s is 0, or at least {KEEP_ALIVE_S_MIN}")
         return self

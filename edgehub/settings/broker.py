@@ -46,8 +46,7 @@ def sender_pattern_fault(text: str) -> str:
 def _sender_pattern(text: str) -> str:
     fault = sender_pattern_fault(text)
     if fault:
-        msg = f"`{text}`: {fault}; for example site/{{device}}/#"
-        raise ValueError(msg)
+        raise ValueError(f"`{text}`: {fault}; for example site/{{device}}/#")
     return text
 
 

@@ -327,8 +327,11 @@ def _check_redis(settings: Settings) -> None:
     }
     key = next((key for key, value in asking.items() if value == "redis"), None)
     if key is not None and find_spec("redis") is None:
-        reason = "needs the library redis, which this installation does not have"
-        raise ConfigError(key, reason, f"{extra_hint('redis')}; or choose another")
+        raise ConfigError(
+            key,
+            "needs the library redis, which this installation does not have",
+            f"{extra_hint('redis')}; or choose another",
+        )
 
 
 def _compile_topic(topic: str, key: str) -> TopicTemplate:

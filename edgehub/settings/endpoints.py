@@ -250,29 +250,30 @@ class MqttEndpointSettings(EndpointSettings):
         if fault:
             raise ValueError(fault)
         if lonely:
-            msg = f"{', '.join(lonely)} without batch"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(lonely)} without batch")
         if self.expiry and self.mqtt == "3.1.1":
-            msg = "expiry = true with mqtt = 3.1.1, which has no place for it; write auto or 5"
-            raise ValueError(msg)
+            raise ValueError(
+                "expiry = true with mqtt = 3.1.1, which has no place for it; write auto or 5"
+            )
         if self.twins and self.topic is not None:
-            msg = "twins = true with topic; only hubs, and Azure IoT Hub, have twins"
-            raise ValueError(msg)
+            raise ValueError("twins = true with topic; only hubs, and Azure IoT Hub, have twins")
         if self.manifest_topic is not None and (self.twins or is_azure(self.host)):
             cause = "twins = true" if self.twins else "Azure IoT Hub, which has no other topics"
-            msg = f"manifest_topic with {cause}; there, it is the twin that has the manifest"
-            raise ValueError(msg)
+            raise ValueError(
+                f"manifest_topic with {cause}; there, it is the twin that has the manifest"
+            )
         if self.identity == "device":
             unfit = [name for name in ("topic", "batches") if getattr(self, name)]
             if unfit:
-                msg = f"identity = device with {unfit[0].replace('batches', 'batch')}"
-                raise ValueError(msg)
+                raise ValueError(f"identity = device with {unfit[0].replace('batches', 'batch')}")
         if self.batches and self.topic is None and _UNFIT_FOR_TOPIC.search(self.client_id or ""):
-            msg = "batch goes on a topic with the client_id in it, and this one cannot stand there"
-            raise ValueError(msg)
+            raise ValueError(
+                "batch goes on a topic with the client_id in it, and this one cannot stand there"
+            )
         if self.batch == "zstd" and not has_zstd():
-            msg = f"batch: zstd needs the library zstandard; {extra_hint('zstd')}; or write plain"
-            raise ValueError(msg)
+            raise ValueError(
+                f"batch: zstd needs the library zstandard; {extra_hint('zstd')}; or write plain"
+            )
         return self
 
     def _device_fault(self) -> str:

@@ -21,16 +21,13 @@ def _cron(expression: str) -> str:
     hint = f"in {expression!r}; write minute, hour, day, month and weekday in UTC"
     if len(expression.split()) != FIELDS:
         # With six the parser would take the first one for seconds.
-        msg = f"Wrong number of fields {hint}"
-        raise ValueError(msg)
+        raise ValueError(f"Wrong number of fields {hint}")
     try:
         moment = next(CronSim(expression, _CHECKED_AT), None)
     except CronSimError as error:
-        msg = f"{error} {hint}"
-        raise ValueError(msg) from error
+        raise ValueError(f"{error} {hint}") from error
     if moment is None:
-        msg = f"{expression!r} never comes"
-        raise ValueError(msg)
+        raise ValueError(f"{expression!r} never comes")
     return expression
 
 
@@ -72,6 +69,5 @@ class LinkSettings(Section):
     def _windows_are_whole(self) -> LinkSettings:
         given = sorted({"open_for_s", "urgent_priority"} & self.model_fields_set)
         if given and not self.open_at:
-            msg = f"{', '.join(given)} without open_at"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(given)} without open_at")
         return self

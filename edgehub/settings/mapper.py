@@ -39,18 +39,15 @@ _KNOWN_FRAGMENTS: Final = frozenset(
 
 def _level(text: str) -> str:
     if any(character in text for character in "/+#$\0"):
-        msg = f"{text!r} must be one level of a topic, without / + # $"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} must be one level of a topic, without / + # $")
     if text == "devices":
-        msg = "topics below `devices/` belong to the IoT Hub dialect"
-        raise ValueError(msg)
+        raise ValueError("topics below `devices/` belong to the IoT Hub dialect")
     return text
 
 
 def _entity(text: str) -> str:
     if text.count("/") != _ENTITY_SLASHES or any(character in text for character in "+#\0"):
-        msg = f"{text!r} is no topic id: it has four segments, such as device/main//"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is no topic id: it has four segments, such as device/main//")
     return text
 
 
@@ -63,8 +60,9 @@ def _filter(text: str) -> str:
 
 def _external_id(text: str | None) -> str | None:
     if text is not None and (not text.isprintable() or any(c in text for c in "/+#")):
-        msg = "must hold neither / + # nor control characters, it becomes part of a topic"
-        raise ValueError(msg)
+        raise ValueError(
+            "must hold neither / + # nor control characters, it becomes part of a topic"
+        )
     return text
 
 
@@ -72,8 +70,7 @@ def _base_url(text: str) -> str:
     parts = urlsplit(text)
     is_plain = parts.scheme in {"http", "https"} and parts.hostname
     if not is_plain or parts.query or parts.fragment:
-        msg = "not http://<host>[:port][/path]"
-        raise ValueError(msg)
+        raise ValueError("not http://<host>[:port][/path]")
     if fault := address_fault(text):
         raise ValueError(fault)
     return text
@@ -81,15 +78,13 @@ def _base_url(text: str) -> str:
 
 def _own_name(name: str) -> str:
     if name in get_args(_OPERATIONS):
-        msg = f"{name!r} is an operation that the hub knows"
-        raise ValueError(msg)
+        raise ValueError(f"{name!r} is an operation that the hub knows")
     return name
 
 
 def _own_fragment(name: str) -> str:
     if name in _KNOWN_FRAGMENTS:
-        msg = f"{name!r} belongs to an operation that the hub knows"
-        raise ValueError(msg)
+        raise ValueError(f"{name!r} belongs to an operation that the hub knows")
     return name
 
 
@@ -249,10 +244,10 @@ class MapperSettings(Section):
     @model_validator(mode="after")
     def _topics_differ(self) -> MapperSettings:
         if self.topic_root == self.topic_prefix:
-            msg = "topic_root and topic_prefix are the same; entities and cloud need their own"
-            raise ValueError(msg)
+            raise ValueError(
+                "topic_root and topic_prefix are the same; entities and cloud need their own"
+            )
         fragments = list(self.custom_operations.values())
         if len(set(fragments)) < len(fragments):
-            msg = "custom_operations: two of them have the same fragment"
-            raise ValueError(msg)
+            raise ValueError("custom_operations: two of them have the same fragment")
         return self

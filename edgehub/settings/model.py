@@ -258,8 +258,7 @@ class MqttSettings(Section):
             given = {"tls_port", "wss_port", "client_ca_file"} & self.model_fields_set
             without = [name for name in sorted(given) if getattr(self, name) is not None]
             if without:
-                msg = f"{', '.join(without)} without certificate_file and key_file"
-                raise ValueError(msg)
+                raise ValueError(f"{', '.join(without)} without certificate_file and key_file")
         return self
 
 
@@ -411,8 +410,9 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _names_are_free(self) -> Settings:
         if "upstream" in self.endpoints:
-            msg = "endpoints.upstream: the name belongs to $upstream; use the [upstream] section"
-            raise ValueError(msg)
+            raise ValueError(
+                "endpoints.upstream: the name belongs to $upstream; use the [upstream] section"
+            )
         named = {f"endpoints.{name}": options for name, options in self.endpoints.items()}
         if self.upstream is not None:
             named = {"upstream": self.upstream, **named}
@@ -458,11 +458,10 @@ class Settings(BaseSettings):
         local += self.mqtt.local_topics
         for topic_filter in shared:
             if not any(covers(each, topic_filter) for each in local):
-                msg = (
+                raise ValueError(
                     f"broker.local_topics: {topic_filter} is not in the local topic space; "
                     "add it to mqtt.local_topics"
                 )
-                raise ValueError(msg)
         return self
 
     @property

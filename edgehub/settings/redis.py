@@ -18,11 +18,11 @@ _URL: Final = re.compile(r"(rediss?://[^/\s?#]+(/[0-9]+)?|unix:///[^\s?#]+(\?db=
 
 def _url(url: str) -> str:
     if "@" in url:
-        msg = "a user or password does not belong into the URL; use username and password_file"
-        raise ValueError(msg)
+        raise ValueError(
+            "a user or password does not belong into the URL; use username and password_file"
+        )
     if _URL.fullmatch(url) is None:
-        msg = "want redis://host:port/database, rediss://... for TLS, or unix:///path"
-        raise ValueError(msg)
+        raise ValueError("want redis://host:port/database, rediss://... for TLS, or unix:///path")
     fault = "" if url.startswith("unix:") else address_fault(url)
     if fault:
         raise ValueError(fault)
@@ -82,6 +82,7 @@ class RedisSettings(Section):
         if self.url is not None and not self.url.startswith("rediss:"):
             given = {"ca_file", "certificate_file"} & self.model_fields_set
             if given:
-                msg = f"{', '.join(sorted(given))} without TLS; the URL must begin with rediss://"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"{', '.join(sorted(given))} without TLS; the URL must begin with rediss://"
+                )
         return self

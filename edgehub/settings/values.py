@@ -35,8 +35,7 @@ _CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 def _no_bool(value: Any) -> Any:
     # TOML has true and false in addition to 1 and 0; a port that is `true` was not meant as port 1.
     if isinstance(value, bool):
-        msg = "a number belongs here"
-        raise ValueError(msg)  # noqa: TRY004 - pydantic reports ValueError, not TypeError
+        raise ValueError("a number belongs here")  # noqa: TRY004 - pydantic reports ValueError, not TypeError
     return value
 
 
@@ -45,15 +44,15 @@ def _bytes_or_share(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     try:
         return check(value)
     except ValidationError as error:
-        msg = 'must be a number of bytes, 0 or more, or a share of the volume such as "75%"'
-        raise ValueError(msg) from error
+        raise ValueError(
+            'must be a number of bytes, 0 or more, or a share of the volume such as "75%"'
+        ) from error
 
 
 def _not_empty(value: Any) -> Any:
     # An empty path would be the working folder, an empty host any address.
     if value == "":
-        msg = "is empty"
-        raise ValueError(msg)
+        raise ValueError("is empty")
     return value
 
 
@@ -65,8 +64,7 @@ def _credential(value: Any) -> Any:
         return value
     name = value.removeprefix(CREDENTIAL)
     if not _CREDENTIAL_NAME.fullmatch(name):
-        msg = f"what follows {CREDENTIAL} is not the name of a credential"
-        raise ValueError(msg)
+        raise ValueError(f"what follows {CREDENTIAL} is not the name of a credential")
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     return str(Path(folder) / name) if folder else value
 
@@ -101,8 +99,7 @@ def address_fault(url: str) -> str:
 def _host(value: str) -> str:
     fault = host_fault(value)
     if fault:
-        msg = f"{value!r} {fault}"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} {fault}")
     return value
 
 

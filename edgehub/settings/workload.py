@@ -27,6 +27,5 @@ class WorkloadSettings(Section):
     @model_validator(mode="after")
     def _is_whole(self) -> WorkloadSettings:
         if (self.folder is None) != (self.trust_bundle_file is None):
-            msg = "folder and trust_bundle_file belong together"
-            raise ValueError(msg)
+            raise ValueError("folder and trust_bundle_file belong together")
         return self

@@ -92,11 +92,17 @@ def read_secret(key: str, file: Path) -> str:
     if not secret:
         raise ConfigError(key, f"the first line of {file} is empty", "write the secret there")
     if any(character < " " or character == "\x7f" for character in secret):
-        reason = f"the first line of {file} holds control characters"
-        raise ConfigError(key, reason, "check the path; it is a text of one line")
+        raise ConfigError(
+            key,
+            f"the first line of {file} holds control characters",
+            "check the path; it is a text of one line",
+        )
     if len(secret.encode()) > SECRET_BYTES_MAX:
-        reason = f"the first line of {file} has more than {SECRET_BYTES_MAX} bytes"
-        raise ConfigError(key, reason, "check the path")
+        raise ConfigError(
+            key,
+            f"the first line of {file} has more than {SECRET_BYTES_MAX} bytes",
+            "check the path",
+        )
     return secret
 
 
@@ -130,20 +136,26 @@ def load_certificate(
     texts = _read_certificates(certificate_key, certificate_file), _read_key(key_key, key_file)
 
     def refuse() -> NoReturn:
-        hint = f"openssl pkey -in {key_file} -out plain.pem; chmod 600 plain.pem"
         raise ConfigError(
-            key_key, f"{key_file} is encrypted, and the hub asks for no password", hint
+            key_key,
+            f"{key_file} is encrypted, and the hub asks for no password",
+            f"openssl pkey -in {key_file} -out plain.pem; chmod 600 plain.pem",
         )
 
     try:
         context.load_cert_chain(certificate_file, key_file, password=refuse)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            reason = f"{key_file} is the key of another certificate"
-            hint = f"name the key that {certificate_file} was made with"
-            raise ConfigError(key_key, reason, hint) from error
-        reason = f"{certificate_file} or {key_file} is damaged: {error.reason or error}"
-        raise ConfigError(certificate_key, reason, _look_at(certificate_file)) from error
+            raise ConfigError(
+                key_key,
+                f"{key_file} is the key of another certificate",
+                f"name the key that {certificate_file} was made with",
+            ) from error
+        raise ConfigError(
+            certificate_key,
+            f"{certificate_file} or {key_file} is damaged: {error.reason or error}",
+            _look_at(certificate_file),
+        ) from error
     return "\0".join(texts)
 
 
@@ -157,8 +169,9 @@ def load_authorities(context: ssl.SSLContext, key: str, file: Path) -> str:
     try:
         context.load_verify_locations(file)
     except ssl.SSLError as error:
-        reason = f"{file} is damaged: {error.reason or error}"
-        raise ConfigError(key, reason, _look_at(file)) from error
+        raise ConfigError(
+            key, f"{file} is damaged: {error.reason or error}", _look_at(file)
+        ) from error
     return text
 
 
@@ -255,8 +268,11 @@ def _read_key(key: str, file: Path) -> str:
 def _read_pem(key: str, file: Path, mark: str, what: str) -> str:
     text = _read(key, file, _PEM_BYTES_MAX).decode("latin-1")
     if mark not in text:
-        hint = f"PEM begins with -----BEGIN .. {what.upper()}-----; openssl converts other forms"
-        raise ConfigError(key, f"{file} holds no {what} in PEM", hint)
+        raise ConfigError(
+            key,
+            f"{file} holds no {what} in PEM",
+            f"PEM begins with -----BEGIN .. {what.upper()}-----; openssl converts other forms",
+        )
     return text
 
 

@@ -170,8 +170,10 @@ class SharedManifest:
         for change in puts:
             row = rows.get(change.key)
             if isinstance(row, StoredRow) and row.origin != "manifest":
-                reason = f"route {change.key.id!r} was added by the API; remove it first"
-                raise ConflictError(reason, revision=row.revision)
+                raise ConflictError(
+                    f"route {change.key.id!r} was added by the API; remove it first",
+                    revision=row.revision,
+                )
         wanted = {change.key for change in puts}
         removed = [
             key

@@ -303,8 +303,9 @@ class RoutingTable(Mutations):
             StorageUnavailableError: The storage does not answer.
         """
         if not self._options.shared:
-            reason = f"this hub's table is its own: change {self._manifest.file} and reload it"
-            raise ConflictError(reason)
+            raise ConflictError(
+                f"this hub's table is its own: change {self._manifest.file} and reload it"
+            )
         manifest = await asyncio.to_thread(self._shared.read, text, file)
         changes = self._shared.plan(manifest)
         had_catch_all = self._queries.has_catch_all()

@@ -141,8 +141,7 @@ class StoredRow:
         """
         found = _RAW.fullmatch(raw)
         if found is None:
-            msg = "the row cannot be read"
-            raise ValueError(msg)
+            raise ValueError("the row cannot be read")
         revision, content_hash, enabled, origin, created, modified = found.groups()
         return cls(
             key=key,

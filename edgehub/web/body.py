@@ -45,8 +45,10 @@ def _value(body: bytes) -> Any:
         value = json.loads(body, object_pairs_hook=_members, parse_constant=_refuse_constant)
         _refuse_lone_surrogate(body, value)
     except json.JSONDecodeError as error:
-        fault = ManifestFault(path="", message=error.msg, line=error.lineno, column=error.colno)
-        raise _no_json(f"line {error.lineno}, column {error.colno}: {error.msg}", fault) from error
+        raise _no_json(
+            f"line {error.lineno}, column {error.colno}: {error.msg}",
+            ManifestFault(path="", message=error.msg, line=error.lineno, column=error.colno),
+        ) from error
     except UnicodeDecodeError as error:
         reason = f"not UTF-8: byte {error.start}"
         raise _no_json(reason, ManifestFault(path="", message=reason)) from error
@@ -66,8 +68,7 @@ def _refuse_lone_surrogate(body: bytes, value: object) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        msg = r"it holds half a character: write no lone \ud800 to \udfff"
-        raise ValueError(msg) from error
+        raise ValueError(r"it holds half a character: write no lone \ud800 to \udfff") from error
 
 
 def _no_json(reason: str, fault: ManifestFault) -> ProblemError:
@@ -80,12 +81,10 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            msg = f"{name[:40]!r} is given twice"
-            raise ValueError(msg)
+            raise ValueError(f"{name[:40]!r} is given twice")
         members[name] = value
     return members
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    msg = f"{name} is no JSON number"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is no JSON number")

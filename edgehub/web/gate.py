@@ -108,8 +108,11 @@ class Gate:
             raise ProblemError(fault.status, fault.status.name.lower(), fault.detail)
         if scope["query_string"].count(b"&") >= PARAMETERS_MAX:
             # The framework compares each of them with all others.
-            detail = f"a request has at most {PARAMETERS_MAX} parameters"
-            raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
+            raise ProblemError(
+                HTTPStatus.BAD_REQUEST,
+                "bad_request",
+                f"a request has at most {PARAMETERS_MAX} parameters",
+            )
         method, path = scope["method"], scope["path"]
         here = _over_loopback(scope.get("server"))
         principal = self._access.check(method, path, headers, from_here=here)

@@ -102,8 +102,11 @@ def _read_head(context: HttpContext, request: Request) -> None:
         raise RequestError(*fault)
     request.target = read_target(request.url, request.headers)
     if request.method != b"POST":
-        detail = "messages are sent, and methods called, by POST"
-        raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, detail, headers=_ALLOW)
+        raise RequestError(
+            HTTPStatus.METHOD_NOT_ALLOWED,
+            "messages are sent, and methods called, by POST",
+            headers=_ALLOW,
+        )
     request.is_batch = check_form(request.headers)
     limit = _body_bytes_max(context, request)
     if request.length is not None and request.length > limit:

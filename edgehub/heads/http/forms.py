@@ -102,8 +102,9 @@ def read_target(url: bytes, headers: Headers) -> Target:
             raise _no_such_path()
     sender = split_sender(_last(headers, b"x-ms-edge-moduleid"))
     if sender is None:
-        detail = "x-ms-edge-moduleId has to name the caller, <device>/<module>"
-        raise RequestError(HTTPStatus.BAD_REQUEST, detail)
+        raise RequestError(
+            HTTPStatus.BAD_REQUEST, "x-ms-edge-moduleId has to name the caller, <device>/<module>"
+        )
     device_id, module_id = sender
     name = device_id if module_id is None else f"{device_id}/{module_id}"
     return Target(device_id, module_id, name, called)
@@ -296,12 +297,12 @@ def _entry(target: Target, entry: Any, bytes_max: int, now_ms: int) -> Message:
         if not isinstance(given, dict):
             raise RequestError(HTTPStatus.BAD_REQUEST, "properties: not an object")
         if len(given) > PROPERTIES_MAX:
-            reason = f"properties: more than {PROPERTIES_MAX}"
-            raise RequestError(HTTPStatus.BAD_REQUEST, reason)
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"properties: more than {PROPERTIES_MAX}")
         for name, value in given.items():
             if not (value is None or isinstance(value, str)):
-                reason = f"properties: {shown(name)} is neither a text nor null"
-                raise RequestError(HTTPStatus.BAD_REQUEST, reason)
+                raise RequestError(
+                    HTTPStatus.BAD_REQUEST, f"properties: {shown(name)} is neither a text nor null"
+                )
             _sort(name, value, properties, system, strict=False)
     return _message(target, properties, system, _entry_body(entry), bytes_max, now_ms)
 
@@ -346,8 +347,10 @@ def _sort(
 
 def _put(name: str, value: str | None, properties: Properties) -> None:
     if is_reserved(name):
-        detail = f"property {shown(name)}: only hubs write it; give it another name"
-        raise RequestError(HTTPStatus.BAD_REQUEST, detail)
+        raise RequestError(
+            HTTPStatus.BAD_REQUEST,
+            f"property {shown(name)}: only hubs write it; give it another name",
+        )
     properties[name] = value
 
 

@@ -99,13 +99,12 @@ class HttpHead:
         if not context.anonymous and not len(context.identities):
             self._port.close()
             where = f"{settings.host}:{settings.port}"
-            msg = (
+            raise StartupError(
                 f"no client could sign in on {where} for HTTP: clients without a password are let"
                 " in on loopback addresses only, and there are no identities (set"
                 " mqtt.identities_file and add some with `edgehub identity add`, or bind http.host"
                 " to 127.0.0.1)"
             )
-            raise StartupError(msg)
         log.info(
             "http.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],

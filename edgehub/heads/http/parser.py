@@ -176,8 +176,9 @@ class RequestParser:
                 raise
             raise error.__context__ from None
         except httptools.HttpParserError as error:
-            detail = f"not a request of HTTP/1.1: {error}"
-            raise RequestError(HTTPStatus.BAD_REQUEST, detail) from None
+            raise RequestError(
+                HTTPStatus.BAD_REQUEST, f"not a request of HTTP/1.1: {error}"
+            ) from None
         return None
 
     # Called by httptools.

@@ -126,13 +126,12 @@ class MqttListener:
         self.context.anonymous = settings.anonymous and local
         if not self.context.anonymous and not len(self.context.identities):
             self._stop_accepting()
-            msg = (
+            raise StartupError(
                 f"no client could sign in on {settings.host}:{settings.port}: clients without a "
                 "password are let in on loopback addresses only, and there are no identities "
                 "(set mqtt.identities_file and add some with `edgehub identity add`, or bind "
                 "mqtt.host to 127.0.0.1)"
             )
-            raise StartupError(msg)
         log.info(
             "mqtt.listening",
             addresses={

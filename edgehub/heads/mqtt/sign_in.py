@@ -150,11 +150,12 @@ async def sign_in(
         if identity is not None:
             _check_certificate(identity, certificate)
         elif not anonymous:
-            wanted = _NEEDED if certificate is None else "certificate of no identity"
-            raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
+            raise SignInError(
+                ConnectCode.NOT_AUTHORIZED,
+                _NEEDED if certificate is None else "certificate of no identity",
+            )
         elif client_id == hub_id and len(identities):
-            wanted = "the hub's own id needs an identity"
-            raise SignInError(ConnectCode.NOT_AUTHORIZED, wanted)
+            raise SignInError(ConnectCode.NOT_AUTHORIZED, "the hub's own id needs an identity")
     elif connect.password.startswith(_SIGNATURE):
         identity, expires_s = _signed(connect.password, client_id, identities)
     else:
@@ -190,14 +191,15 @@ def _signed(password: bytes, client_id: str, identities: Identities) -> tuple[Id
     try:
         signature = SharedAccessSignature.parse(password.decode("utf-8", "replace"))
     except ValueError as error:
-        reason = f"shared access signature: {error}"
-        raise SignInError(ConnectCode.CREDENTIALS, reason) from None
+        raise SignInError(ConnectCode.CREDENTIALS, f"shared access signature: {error}") from None
     identity = None
     if signature.identity_id == client_id:
         identity = identities.verify_signature(signature)
     if identity is None:
-        reason = "shared access signature of another identity or key, or expired"
-        raise SignInError(ConnectCode.CREDENTIALS, reason)
+        raise SignInError(
+            ConnectCode.CREDENTIALS,
+            "shared access signature of another identity or key, or expired",
+        )
     return identity, signature.expires_s
 
 

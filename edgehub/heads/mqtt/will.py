@@ -69,8 +69,7 @@ def will_message(
     except BagError as error:
         raise _refused(f"will topic: {error}", ReasonCode.TOPIC_NAME_INVALID) from error
     if topic is None or topic.sender != client.id:
-        reason = "will topic is not the client's events topic"
-        raise _refused(reason, ReasonCode.TOPIC_NAME_INVALID)
+        raise _refused("will topic is not the client's events topic", ReasonCode.TOPIC_NAME_INVALID)
     size = len(will.body) + topic.properties_bytes + given.properties_bytes
     if size > message_bytes_max:
         raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
@@ -95,8 +94,10 @@ def _local_will(
 ) -> LocalMessage:
     topic = space.topic(will.topic)
     if topic is None:
-        reason = "will topic is neither the client's events topic nor a local one"
-        raise _refused(reason, ReasonCode.TOPIC_NAME_INVALID)
+        raise _refused(
+            "will topic is neither the client's events topic nor a local one",
+            ReasonCode.TOPIC_NAME_INVALID,
+        )
     if not rights.may_publish(topic):
         raise _refused("may not publish to its will topic", ReasonCode.NOT_AUTHORIZED)
     given = will.properties
@@ -104,8 +105,10 @@ def _local_will(
     if len(message.body) + len(message.properties) > message_bytes_max:
         raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
     if given is not None and not given.is_passable:
-        reason = "will has a property with control characters, or a response topic that is none"
-        raise _refused(reason, ReasonCode.PAYLOAD_FORMAT_INVALID)
+        raise _refused(
+            "will has a property with control characters, or a response topic that is none",
+            ReasonCode.PAYLOAD_FORMAT_INVALID,
+        )
     return message
 
 

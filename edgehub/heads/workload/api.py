@@ -130,8 +130,10 @@ class WorkloadApi:
             raise WorkloadError(HTTPStatus.FORBIDDEN, f"not the socket or the user of {module!r}")
         data, number = _parse(body)
         if number >= len(identity.keys):
-            reason = f"{identity.id} has no {_KEY_IDS[number]} key in the identities file"
-            raise WorkloadError(HTTPStatus.NOT_FOUND, reason)
+            raise WorkloadError(
+                HTTPStatus.NOT_FOUND,
+                f"{identity.id} has no {_KEY_IDS[number]} key in the identities file",
+            )
         self.signed_total += 1
         return identity.keys[number].sign(data)
 
@@ -149,8 +151,10 @@ def _parse(body: bytes) -> tuple[bytes, int]:
         number = _KEY_IDS.index(request.get("keyId", _KEY_IDS[0]))
         algorithm = request.get("algo", "HMACSHA256")
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error):
-        reason = 'not {"keyId": "primary", "algo": "HMACSHA256", "data": "<base64>"}'
-        raise WorkloadError(HTTPStatus.BAD_REQUEST, reason) from None
+        raise WorkloadError(
+            HTTPStatus.BAD_REQUEST,
+            'not {"keyId": "primary", "algo": "HMACSHA256", "data": "<base64>"}',
+        ) from None
     if algorithm != "HMACSHA256":
         raise WorkloadError(HTTPStatus.BAD_REQUEST, "algo is not HMACSHA256")
     return data, number

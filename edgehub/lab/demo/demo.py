@@ -184,8 +184,7 @@ class Demo:
     async def _serve(self, group: asyncio.TaskGroup, hub: Hub, name: str) -> None:
         async def serve() -> None:
             if not await hub.run():
-                msg = f"the {name} hub ended with a failure; see its log lines above"
-                raise DemoError(msg)
+                raise DemoError(f"the {name} hub ended with a failure; see its log lines above")
 
         group.create_task(serve(), name=f"hub[{name}]")
         async with asyncio.timeout(START_TIMEOUT_S):

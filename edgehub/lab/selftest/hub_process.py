@@ -65,8 +65,9 @@ class HubProcess:
             async with asyncio.timeout(START_TIMEOUT_S):
                 self.mqtt_port = await self._until_started(process.stderr)
         except TimeoutError as error:
-            msg = f"the hub did not start within {START_TIMEOUT_S:.0f} s"
-            raise SelfTestError(self._with_trouble(msg)) from error
+            raise SelfTestError(
+                self._with_trouble(f"the hub did not start within {START_TIMEOUT_S:.0f} s")
+            ) from error
         self._group.create_task(self._follow(process.stderr), name="hub log")
         self.serving.set()
         return self._clock.monotonic() - began_s
@@ -113,11 +114,11 @@ class HubProcess:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 code = await self._process.wait()
         except TimeoutError as error:
-            msg = f"the hub did not stop within {STOP_TIMEOUT_S:.0f} s"
-            raise SelfTestError(self._with_trouble(msg)) from error
+            raise SelfTestError(
+                self._with_trouble(f"the hub did not stop within {STOP_TIMEOUT_S:.0f} s")
+            ) from error
         if code:
-            msg = f"the hub stopped with exit code {code}"
-            raise SelfTestError(self._with_trouble(msg))
+            raise SelfTestError(self._with_trouble(f"the hub stopped with exit code {code}"))
 
     async def close(self) -> None:
         """Leave no process behind; harmless when there is none."""
@@ -154,8 +155,9 @@ class HubProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            msg = f"cannot start {sys.executable}: {error.strerror or error}"
-            raise SelfTestError(msg) from error
+            raise SelfTestError(
+                f"cannot start {sys.executable}: {error.strerror or error}"
+            ) from error
 
     def _environment(self) -> dict[str, str]:
         kept = {
