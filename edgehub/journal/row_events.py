@@ -197,21 +197,21 @@ class EventColumns:
         more = ATTEMPTS_MORE.get(event, 0)
         if reason is not None:
             reason = reason[:REASON_CHARS_MAX].encode("utf-8", "replace").decode()
-        self.kinds.extend(repeat(event.value, count))
-        self.offsets.extend([row.offset for row in rows])
         if at_ms is None:
             at_ms = enqueued
-        self.times.extend(repeat(at_ms, count) if isinstance(at_ms, int) else at_ms)
-        self.enqueued.extend(enqueued)
-        self.expires.extend([row.expires_ms for row in rows])
-        self.sizes.extend([row.size for row in rows])
-        self.attempts.extend([row.attempts + more for row in rows])
-        self.senders.extend(senders)
-        self.routes.extend([row.routes for row in rows])
-        self.keys.extend([row.message_key for row in rows])
-        self.reasons.extend(repeat(reason, count))
-        self.took.extend(
-            [row.took_ms for row in rows] if event is RowEvent.SENT else repeat(0, count)
+        self._extend(
+            repeat(event.value, count),
+            [row.offset for row in rows],
+            repeat(at_ms, count) if isinstance(at_ms, int) else at_ms,
+            enqueued,
+            [row.expires_ms for row in rows],
+            [row.size for row in rows],
+            [row.attempts + more for row in rows],
+            senders,
+            [row.routes for row in rows],
+            [row.message_key for row in rows],
+            repeat(reason, count),
+            [row.took_ms for row in rows] if event is RowEvent.SENT else repeat(0, count),
         )
 
     def add_records(
@@ -222,28 +222,32 @@ class EventColumns:
             *records, strict=True
         )
         count = len(records)
-        self.kinds.extend(repeat(int(event), count))
-        self.offsets.extend(offsets)
-        self.times.extend(repeat(at_ms, count))
-        self.enqueued.extend(enqueued)
-        self.expires.extend(expires)
-        self.sizes.extend(sizes)
-        self.attempts.extend(attempts)
-        self.senders.extend(senders)
-        self.routes.extend(routes)
-        self.keys.extend(keys)
-        self.reasons.extend(repeat(reason, count))
-        self.took.extend(repeat(0, count))
+        self._extend(
+            repeat(int(event), count),
+            offsets,
+            repeat(at_ms, count),
+            enqueued,
+            expires,
+            sizes,
+            attempts,
+            senders,
+            routes,
+            keys,
+            repeat(reason, count),
+            repeat(0, count),
+        )
 
     def extend(self, later: EventColumns) -> None:
         """Put events behind that came later."""
-        for column, more in zip(self._columns(), later._columns(), strict=True):
-            column.extend(more)
+        self.settle()
+        later.settle()
+        self._extend(*later._columns())
         for event, (rows, size) in later.counts.items():
             self.count(event, rows, size)
 
     def part(self, offset: int, left_out: set[int]) -> tuple[EventColumns, EventColumns]:
         """Part the events of rows up to `offset` from the others, without those of some rows."""
+        self.settle()
         parts = (EventColumns(), EventColumns())
         parts[0].counts = self.counts
         for values in zip(*self._columns(), strict=True):
@@ -322,8 +326,11 @@ class EventColumns:
         before = self.counts.get(event, (0, 0))
         self.counts[event] = (before[0] + rows, before[1] + size)
 
+    def _extend(self, *columns: Iterable[Any]) -> None:
+        for column, more in zip(self._columns(), columns, strict=True):
+            column.extend(more)
+
     def _columns(self) -> tuple[list[Any], ...]:
-        self.settle()
         return (
             self.kinds,
             self.offsets,

@@ -20,7 +20,7 @@ class Client:
         self.turns = Changes()
 
     def next_turn(self) -> None:
-        """See `ClientConnection`."""
+        """See `MqttConnection`."""
         self.turns()
 
 
