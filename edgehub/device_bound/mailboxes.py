@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from edgehub.devices.request_queues import RequestQueues
     from edgehub.message import Message, SendResult
     from edgehub.mqtt.property_bag import Properties
+    from edgehub.settings.device_bound import DeviceBoundSettings
 
 RETRY_S: Final = 1.0
 """After a failed delivery, where the client does not say another time."""
@@ -54,23 +55,6 @@ _ENDED_MAX: Final = 1_000
 """Messages that have left and are still in the heap of expiries."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailboxOptions:
-    """Bounds and defaults.
-
-    Attributes:
-        waiting_max: Messages per client.
-        bytes_max: Bytes of all messages.
-        ttl_s: Life of a message whose sender names none.
-        deliveries_max: Deliveries after which a message becomes a dead letter.
-    """
-
-    waiting_max: int
-    bytes_max: int
-    ttl_s: int
-    deliveries_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +102,7 @@ class Mailboxes:
 
     Args:
         table: Keeps them.
-        options: Bounds and defaults.
+        settings: Bounds and defaults.
         clock: Timers.
         now_ms: Hub time.
         utc_ms: Returns the UTC of a hub time, None = it is not known.
@@ -131,7 +115,7 @@ class Mailboxes:
     def __init__(  # noqa: PLR0913 - its neighbours, each by name
         self,
         table: DeviceMessageTable,
-        options: MailboxOptions,
+        settings: DeviceBoundSettings,
         *,
         clock: Clock,
         now_ms: Callable[[], int],
@@ -141,7 +125,7 @@ class Mailboxes:
         send: Send,
         report: Callable[[DeviceMessage, EndReason, str], None],
     ) -> None:
-        self.options = options
+        self.settings = settings
         self._table = table
         self._clock = clock
         self._now_ms = now_ms
@@ -211,7 +195,7 @@ class Mailboxes:
         """
         now_ms = self._now_ms()
         longest_ms = TTL_S_MAX * 1000
-        ttl_ms = self.options.ttl_s * 1000 if ttl_ms is None else min(ttl_ms, longest_ms)
+        ttl_ms = self.settings.ttl_s * 1000 if ttl_ms is None else min(ttl_ms, longest_ms)
         message = DeviceMessage(
             target=target,
             message_id=system.get("messageId") or self._new_id(),
@@ -277,9 +261,9 @@ class Mailboxes:
         """Return why there is no room for a message of that size, "" = there is."""
         box = self._boxes.get(target)
         depth = 0 if box is None else len(box.messages)
-        if depth >= self.options.waiting_max:
+        if depth >= self.settings.waiting_max:
             return f"{depth} messages wait for {target} (device_bound.waiting_max)"
-        if self._bytes + size > self.options.bytes_max:
+        if self._bytes + size > self.settings.bytes_max:
             return f"{self._bytes} bytes wait for all clients (device_bound.bytes_max)"
         return ""
 
@@ -453,7 +437,7 @@ class Mailboxes:
             FailureKind.TOO_LARGE,
         }:
             self._end(box, message, EndReason.REJECTED, result.reason)
-        elif message.deliveries >= self.options.deliveries_max:
+        elif message.deliveries >= self.settings.deliveries_max:
             detail = f"delivered {message.deliveries} times, the last time: {result.reason}"
             self._end(box, message, EndReason.DELIVERY_COUNT_EXCEEDED, detail)
         elif message.expires_ms <= self._now_ms():

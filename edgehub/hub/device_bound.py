@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.device_bound.handover import Handover
-from edgehub.device_bound.mailboxes import Mailboxes, MailboxOptions
+from edgehub.device_bound.mailboxes import Mailboxes
 from edgehub.device_bound.message import (
     FEEDBACK_TYPE,
     EndReason,
@@ -78,7 +78,7 @@ class DeviceBoundPart(Part):
         self._router = router
         self._mailboxes = Mailboxes(
             DeviceMessageTable(store),
-            _options(settings),
+            settings,
             clock=clock,
             now_ms=store.hub_time.now_ms,
             utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_trusted else None,
@@ -171,7 +171,7 @@ class DeviceBoundPart(Part):
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply bounds and defaults; what waits already stays."""
-        self._mailboxes.options = _options(configuration.settings.device_bound)
+        self._mailboxes.settings = configuration.settings.device_bound
         return {}
 
     def status(self) -> dict[str, Any]:
@@ -216,15 +216,6 @@ class DeviceBoundPart(Part):
         system: Properties = {"contentType": FEEDBACK_TYPE, "contentEncoding": "utf-8"}
         feedback = Message(self._hub_id, None, "/messages/", {}, system, body)
         self._router.offer(feedback, ignore_result, 0)
-
-
-def _options(settings: DeviceBoundSettings) -> MailboxOptions:
-    return MailboxOptions(
-        waiting_max=settings.waiting_max,
-        bytes_max=settings.bytes_max,
-        ttl_s=settings.ttl_s,
-        deliveries_max=settings.deliveries_max,
-    )
 
 
 _LOSSES: Final = {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from edgehub.devices.server_tls import is_replaced
 from edgehub.entities.configured import local_topics
 from edgehub.heads.mqtt.listener import MqttListener
-from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.heads.mqtt.ports import PORTS
@@ -104,18 +103,12 @@ class MqttPart(HeadPart):
         self._configuration = configuration
         self._identities = identities
         space = LocalSpace(
-            LocalOptions(
-                topics=(*mqtt.local_topics, *local_topics(settings)),
-                retained_max=mqtt.local_retained_max,
-                retained_bytes_max=mqtt.local_retained_bytes_max,
-                queue_max=mqtt.local_queue_max,
-                queue_bytes_max=mqtt.local_queue_bytes_max,
-                queues_bytes_max=mqtt.local_queues_bytes_max,
-            ),
+            mqtt,
             LocalTable(store, clock, commit_delay_ms=settings.store.commit_delay_ms),
             clock,
             hub_id=hub_id,
             known=identities,
+            topics=local_topics(settings),
         )
         store.limits.count_other_tables(lambda: space.kept_bytes)
         listener = self.head = MqttListener(

@@ -170,7 +170,7 @@ class WebPart(Part):
         from edgehub.web.app import build_app  # noqa: PLC0415 - likewise
         from edgehub.web.gate import Gate  # noqa: PLC0415 - likewise
         from edgehub.web.operations import reading_requests  # noqa: PLC0415 - likewise
-        from edgehub.web.server import ServerOptions, WebServer  # noqa: PLC0415 - likewise
+        from edgehub.web.server import WebServer  # noqa: PLC0415 - likewise
 
         web, operations = self._settings, list(self._operations.values())
         self._gate = Gate(
@@ -180,13 +180,7 @@ class WebPart(Part):
             body_bytes_max=web.body_bytes_max,
             ending=lambda: self._phase() is not Phase.RUNNING,
         )
-        return WebServer(
-            self._gate,
-            ServerOptions(
-                connections_max=web.connections_max, request_timeout_s=web.request_timeout_s
-            ),
-            self._clock,
-        )
+        return WebServer(self._gate, web, self._clock)
 
     def _unready(self) -> str:
         phase = self._phase()

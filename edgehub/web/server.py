@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from edgehub.heads.binding import ListeningPort
+    from edgehub.settings import WebSettings
 
 SWEEP_S: Final = 1.0
 """How exact the times of connections are; one timer serves them all, while there are any."""
@@ -49,30 +49,17 @@ LINGER_S: Final = 2.0
 """So long a refused client may go on sending, or it would lose the answer to a reset."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerOptions:
-    """Limits and times.
-
-    Attributes:
-        connections_max: Open connections.
-        request_timeout_s: For a whole request, and for the client to read the answer.
-    """
-
-    connections_max: int = 64
-    request_timeout_s: float = 30.0
-
-
 class WebServer:
     """The connections of the HTTP API.
 
     Args:
         app: What answers requests.
-        options: Limits and times.
+        settings: Limits and times.
         clock: For all timers.
     """
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, clock: Clock) -> None:
-        self.options = options
+    def __init__(self, app: ASGIApp, settings: WebSettings, clock: Clock) -> None:
+        self.settings = settings
         self.clock = clock
         self.accepted_total = 0
         # One for each server, which has the clock.
@@ -176,8 +163,8 @@ class Connection(HttpToolsProtocol):
         web = self._web
         web.accepted_total += 1
         web.watch()
-        self._wait(web.options.request_timeout_s)
-        if len(web.connections) > web.options.connections_max:
+        self._wait(web.settings.request_timeout_s)
+        if len(web.connections) > web.settings.connections_max:
             self._refuse(
                 ProblemError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -213,7 +200,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = 0
         self._whole = self._has_cycle = False
-        self._wait(self._web.options.request_timeout_s)
+        self._wait(self._web.settings.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of its target."""
@@ -255,7 +242,7 @@ class Connection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client does not read its answer fast enough."""
         super().pause_writing()
-        self._wait(self._web.options.request_timeout_s)
+        self._wait(self._web.settings.request_timeout_s)
 
     def resume_writing(self) -> None:
         """It does again."""
@@ -284,7 +271,7 @@ class Connection(HttpToolsProtocol):
             ProblemError(
                 HTTPStatus.REQUEST_TIMEOUT,
                 "too_slow",
-                f"the request took more than {self._web.options.request_timeout_s:g} s",
+                f"the request took more than {self._web.settings.request_timeout_s:g} s",
             )
         )
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from edgehub.clock import ManualClock
 from edgehub.endpoints.cumulocity import MAPPER_MODULE
 from edgehub.entities.tables import load_entities
-from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalTable
 from edgehub.hub.entities import EntitiesPart
@@ -22,7 +21,7 @@ from edgehub.pump.pump import Pump
 from edgehub.router import Router
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.table import RouteTable
-from edgehub.settings import EntitySettings, MapperSettings, Settings
+from edgehub.settings import EntitySettings, MapperSettings, MqttSettings, Settings
 from edgehub.store import Store, StoreOptions
 from edgehub.store.database import Database
 from tests.support.endpoints import StalledEndpoint
@@ -210,7 +209,7 @@ async def gateway(  # noqa: PLR0913 - what a test may want otherwise
     )
     router = Router(table, store.appender)
     space = LocalSpace(
-        LocalOptions(topics=("c8y-internal/#",), retained_max=retained_max),
+        MqttSettings(local_topics=("c8y-internal/#",), local_retained_max=retained_max),
         LocalTable(store, clock),
         clock,
         hub_id="hub",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from edgehub.clock import ManualClock
-from edgehub.device_bound.mailboxes import Mailboxes, MailboxOptions
+from edgehub.device_bound.mailboxes import Mailboxes
 from edgehub.device_bound.message import ACK_PROPERTY, Origin
 from edgehub.devices.request_queues import RequestQueues
 from edgehub.errors import StoreError
 from edgehub.message import DEFAULT_PRIORITY
+from edgehub.settings.device_bound import DeviceBoundSettings
 
 
 class MemoryTable:
@@ -62,15 +63,7 @@ class MailboxBench:
         self.sent, self.reports = [], []
         self.mailboxes = Mailboxes(
             self.table,
-            MailboxOptions(
-                **{
-                    "waiting_max": 50,
-                    "bytes_max": 2**20,
-                    "ttl_s": 3600,
-                    "deliveries_max": 10,
-                    **options,
-                }
-            ),
+            DeviceBoundSettings.model_construct(**{"bytes_max": 2**20, **options}),
             clock=self.clock,
             now_ms=self.clock.boottime_ms,
             utc_ms=lambda hub_ms: hub_ms,

@@ -13,7 +13,6 @@ from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.errors import StoreError
 from edgehub.heads.mqtt.limits import ListenerLimits
 from edgehub.heads.mqtt.listener import MqttListener
-from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalContents, LocalEntry
 from edgehub.heads.mqtt.session_table import StoredSession
@@ -274,7 +273,7 @@ class MemoryLocal:
 
 def a_space(clock: Clock) -> LocalSpace:
     """Build a local topic space in memory."""
-    return LocalSpace(LocalOptions(), MemoryLocal(clock), clock, hub_id=HUB_ID, known={})
+    return LocalSpace(MqttSettings(), MemoryLocal(clock), clock, hub_id=HUB_ID, known={})
 
 
 class _Collected:
@@ -370,7 +369,6 @@ async def running(
     identities_file: Path | None = None,
     sessions: MemorySessions | None = None,
     local: MemoryLocal | None = None,
-    local_options: LocalOptions | None = None,
     tls: ssl.SSLContext | None = None,
     **options: object,
 ) -> AsyncIterator[Bench]:
@@ -385,8 +383,9 @@ async def running(
         "link": {"up": True},
     }
     parts["identities"].apply(read_identity_list(identities_file))
+    settings = mqtt_settings(**options)
     listener = MqttListener(
-        settings=mqtt_settings(**options),
+        settings=settings,
         limits=ListenerLimits(**{name: options[name] for name in LIMITS & options.keys()}),
         hub_id=HUB_ID,
         clock=clock,
@@ -394,7 +393,7 @@ async def running(
         offer=parts["router"].submit,
         sessions=parts["sessions"],
         space=LocalSpace(
-            local_options or LocalOptions(),
+            settings,
             parts["local"],
             clock,
             hub_id=HUB_ID,

@@ -11,7 +11,7 @@ from edgehub.clock import ManualClock
 from edgehub.devices.identities import read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
-from edgehub.heads.mqtt.local.options import DEPARTED_MAX, LocalOptions
+from edgehub.heads.mqtt.local.options import DEPARTED_MAX
 from edgehub.heads.mqtt.local.retained import SEARCH_PAUSE_S, SEARCH_STEPS
 from edgehub.heads.mqtt.local.tables import LocalEntry
 from edgehub.local_message import LocalMessage
@@ -157,7 +157,7 @@ async def test_properties_that_receivers_close_over_are_refused(properties: dict
 
 async def test_bounds_count_bytes():
     """A topic or filter of other letters counts what it takes in UTF-8."""
-    async with running(local_options=LocalOptions(retained_bytes_max=5000)) as bench:
+    async with running(local_retained_bytes_max=5000) as bench:
         client = await Client5.signed_in(bench.port)
         assert await client.subscribe("te/" + "ü" * 2000, "te/" + "ü" * 2100) == [1, 0x8F]
         assert bench.listener.statistics().local.subscription_bytes > 4000
@@ -329,7 +329,7 @@ async def test_the_queue_of_a_session_that_ends_leaves_without_delay():
 async def test_what_is_over_makes_room_in_a_full_queue():
     """A message is not dropped for others that nobody wants any more; those in flight stay."""
     clock = ManualClock()
-    async with running(clock=clock, local_options=LocalOptions(queue_max=4)) as bench:
+    async with running(clock=clock, local_queue_max=4) as bench:
         session = {"clean_start": False, "session_expiry_interval": 1000, "keep_alive": 0}
         client = await Client5.signed_in(bench.port, "c", receive_max=1, **session)
         await client.subscribe("te/#")

@@ -11,7 +11,6 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
-from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
 from tests.support import mqtt_wire as wire
@@ -166,8 +165,7 @@ async def test_invented_ids_fill_nothing():
 
 async def test_what_may_be_subscribed_to():
     """Any filter that takes a topic of the space is granted, others and wrong ones are not."""
-    options = LocalOptions(topics=("site/+/cmd",))
-    async with running(local_options=options, subscriptions_max=8) as bench:
+    async with running(subscriptions_max=8, local_topics=("site/+/cmd",)) as bench:
         client = await Client5.signed_in(bench.port)
         filters = ["#", "+/x", "te/#", "site/#", "site/a/cmd", "site/a/x", "b/#"]
         assert await client.subscribe(*filters) == [1, 1, 1, 1, 1, 0x8F, 0x8F]
@@ -389,8 +387,9 @@ async def test_a_session_that_expires():
 
 async def test_queues_are_bounded():
     """The newest is dropped for a client whose queue is full, as Mosquitto does, and counted."""
-    options = LocalOptions(queue_max=3, queue_bytes_max=4500, queues_bytes_max=5000)
-    async with running(local_options=options) as bench:
+    async with running(
+        local_queue_max=3, local_queue_bytes_max=4500, local_queues_bytes_max=5000
+    ) as bench:
         for name in ("a", "b"):
             client = await Client5.signed_in(bench.port, name, session_expiry_interval=100)
             await client.subscribe(f"te/{name}/#")
@@ -410,7 +409,7 @@ async def test_queues_are_bounded():
 
 async def test_retained_messages_are_bounded():
     """Beyond the bound a new topic is refused, one that is there may change, a clear makes room."""
-    async with running(local_options=LocalOptions(retained_max=2)) as bench:
+    async with running(local_retained_max=2) as bench:
         client = await Client5.signed_in(bench.port)
         topics = ["te/1", "te/2", "te/3", "te/1"]
         codes = [await published(client, topic, retain=True) for topic in topics]
@@ -431,7 +430,7 @@ async def test_retained_messages_are_bounded():
 async def test_retained_messages_that_have_expired_make_room():
     """A topic is kept where another one's time is over, long before anybody has swept."""
     clock = ManualClock()
-    async with running(clock=clock, local_options=LocalOptions(retained_max=2)) as bench:
+    async with running(clock=clock, local_retained_max=2) as bench:
         sender = await Client5.signed_in(bench.port, "sender")
         for topic, seconds in (("te/1", 5), ("te/2", 20)):
             await published(sender, topic, retain=True, message_expiry_interval=seconds)
@@ -445,7 +444,7 @@ async def test_retained_messages_that_have_expired_make_room():
 
 async def test_retained_bytes_are_bounded():
     """Large values count by their size."""
-    async with running(local_options=LocalOptions(retained_bytes_max=10_000)) as bench:
+    async with running(local_retained_bytes_max=10_000) as bench:
         client = await Client5.signed_in(bench.port)
         assert await published(client, "te/1", b"x" * 6000, retain=True) == 0
         assert await published(client, "te/2", b"x" * 6000, retain=True) == 0x97
@@ -487,8 +486,7 @@ async def test_a_slow_reader_costs_itself_alone():
 
 async def test_many_retained_messages_come_whole():
     """All retained values reach a subscriber, however small its window and the bound of queues."""
-    options = LocalOptions(queue_max=10)
-    async with running(local_options=options) as bench:
+    async with running(local_queue_max=10) as bench:
         sender = await Client5.signed_in(bench.port, "s")
         for number in range(1500):
             sender.publish(f"te/{number}", b"x", retain=True, packet_id=number % 500 + 1)
@@ -632,8 +630,7 @@ async def test_wills(rights_file: Path):
 
 async def test_routes_take_local_messages():
     """M-05: `/mqtt/<filter>` hands a message to the router, and the PUBACK waits for its commit."""
-    options = LocalOptions(topics=("site/#",))
-    async with running(local_options=options) as bench:
+    async with running(local_topics=("site/#",)) as bench:
         bench.listener.follow_routes(["site/+/tele/#"])
         bench.router.holding = True
         client = await Client5.signed_in(bench.port, "dev/mod")

@@ -11,7 +11,6 @@ from edgehub.devices.identities import IdentityList, read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.heads.mqtt.local import presence, space
-from edgehub.heads.mqtt.local.options import LocalOptions
 from tests.support.mqtt5_client import Client5
 from tests.support.mqtt_listener import MemorySessions, running
 
@@ -88,7 +87,7 @@ async def test_anonymous_clients_get_half_of_the_connections(identities_file: Pa
 
 async def test_without_identities_anonymous_clients_get_all() -> None:
     """Where there is no identity to protect, a bound is for anonymous clients alone."""
-    async with running(clients_max=2, local_options=LocalOptions(retained_max=2)) as bench:
+    async with running(clients_max=2, local_retained_max=2) as bench:
         first, second = [await signed_in(bench, each) for each in ("a1", "a2")]
         assert await retain(first, "te/1") == 0
         assert await retain(first, "te/2") == 0
@@ -142,7 +141,7 @@ async def test_anonymous_clients_get_half_of_the_retained_messages(identities_fi
         async with running(
             identities_file=identities_file,
             local=local,
-            local_options=LocalOptions(retained_max=4),
+            local_retained_max=4,
         ) as bench:
             local = bench.local
             anonymous, known = [await signed_in(bench, each) for each in ("a1", "id1")]
@@ -161,8 +160,7 @@ async def test_anonymous_clients_get_half_of_the_retained_messages(identities_fi
 
 async def test_anonymous_clients_get_half_of_the_retained_bytes(identities_file: Path) -> None:
     """By bytes; a topic of an identity that an anonymous client changes counts as its own."""
-    options = LocalOptions(retained_bytes_max=10_000)
-    async with running(identities_file=identities_file, local_options=options) as bench:
+    async with running(identities_file=identities_file, local_retained_bytes_max=10_000) as bench:
         anonymous, known = [await signed_in(bench, each) for each in ("a1", "id1")]
         assert await retain(known, "te/1", bytes(3000)) == 0
         assert await retain(anonymous, "te/2", bytes(3000)) == 0
@@ -198,8 +196,7 @@ async def test_anonymous_clients_get_half_of_the_unacknowledged_bytes(
 
 async def test_anonymous_clients_get_half_of_what_waits(identities_file: Path) -> None:
     """What waits for absent anonymous clients leaves room for what waits for identities."""
-    options = LocalOptions(queues_bytes_max=10_000)
-    async with running(identities_file=identities_file, local_options=options) as bench:
+    async with running(identities_file=identities_file, local_queues_bytes_max=10_000) as bench:
         for client_id in ("a1", "id1"):
             client = await signed_in(bench, client_id, **STORED)
             await client.subscribe(f"te/{client_id}")

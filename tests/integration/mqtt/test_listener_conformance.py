@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import mqtt5
 import pytest
 
-from edgehub.heads.mqtt.local.options import LocalOptions
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import AT_LEAST_ONCE, EXACTLY_ONCE, Client5
 from tests.support.mqtt_listener import running
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 EVENTS = "devices/dev1/messages/events/"
 BOUND = "devices/dev1/messages/devicebound/#"
-LOCAL = LocalOptions(topics=("site/#",))
+LOCAL = ("site/#",)
 
 ILL_FORMED = [b"a\xffb", b"a\xed\xa0\x80b", b"a\0b", EVENTS.encode() + b"k=\xc3"]
 WILDCARDS = [b"", b"site/#", b"site/+/a", b"#", EVENTS.encode() + b"k=1+1"]
@@ -203,7 +202,7 @@ async def test_qos_2_is_deduplicated_over_connections_of_a_stored_session(client
 
 async def test_a_subscription_is_granted_qos_2_and_served_with_it(clients: Clients) -> None:
     """Local topics travel with the lower of both qualities, 2 included."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients.five(bench)
         assert await client.subscribe("site/a", max_qos=EXACTLY_ONCE) == [2]
         sender = await clients.five(bench, "dev2")
@@ -214,7 +213,7 @@ async def test_a_subscription_is_granted_qos_2_and_served_with_it(clients: Clien
 
 async def test_a_shared_subscription_has_each_message_at_one_member(clients: Clients) -> None:
     """`$share/<group>/<filter>` of local topics, in MQTT 5."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         members = [await clients.five(bench, f"dev{number}") for number in (1, 2)]
         for member in members:
             assert await member.subscribe("$share/g/site/a") == [1]
@@ -233,7 +232,7 @@ async def test_a_shared_subscription_has_each_message_at_one_member(clients: Cli
 
 async def test_a_message_carries_the_identifiers_of_its_subscriptions(clients: Clients) -> None:
     """All that match, in one copy [MQTT-3.3.4-3]."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients.five(bench)
         for number, name in ((3, "site/a"), (4, "site/#")):
             wanted = [mqtt5.TopicFilter(name, max_qos=AT_LEAST_ONCE)]
@@ -248,7 +247,7 @@ async def test_a_message_carries_the_identifiers_of_its_subscriptions(clients: C
 
 async def test_topics_that_begin_with_a_dollar_are_not_for_clients(clients: Clients) -> None:
     """A PUBLISH there is refused in words, and no wildcard takes it [MQTT-4.7.2-1]."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         reader = await clients.five(bench)
         assert await reader.subscribe("#", "+/a") == [1, 1]
         sender = await clients.five(bench, "dev2")
@@ -263,7 +262,7 @@ async def test_topics_that_begin_with_a_dollar_are_not_for_clients(clients: Clie
 
 async def test_a_filter_that_is_refused_has_its_code(clients: Clients) -> None:
     """The others of the packet are granted; 3.1.1 has one code for all refusals."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients.five(bench)
         assert await client.subscribe("elsewhere", "site/#") == [0x8F, 1]
         old = await clients.raw(bench, client_id="dev2")
@@ -273,7 +272,7 @@ async def test_a_filter_that_is_refused_has_its_code(clients: Clients) -> None:
 
 async def test_aliases_and_keep_alive_are_the_client_s(clients: Clients) -> None:
     """A client that allows topic aliases gets whole topics; its keep-alive holds as it is."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await Client5.open(bench.port)
         answer = await client.connect("dev1", topic_alias_max=10, keep_alive=7)
         assert answer.server_keep_alive is None

@@ -12,7 +12,6 @@ import pytest
 
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
-from edgehub.heads.mqtt.local.options import LocalOptions
 from tests.support import mqtt_wire as wire
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_listener import running
@@ -69,7 +68,7 @@ async def test_messages_cross_both_ways_once(tmp_path: Path, version: str) -> No
     """Topics that both share: each side gets the other's, none comes back, retained ones are so."""
     lines = ["topic site/# both 1", *([f"bridge_protocol_version {version}"] if version else [])]
     async with (
-        running(local_options=LocalOptions(topics=("site/#",))) as bench,
+        running(local_topics=("site/#",)) as bench,
         aiomqtt.Client("127.0.0.1", bench.port, identifier="here") as here,
         bridged(tmp_path, bench, *lines) as broker,
         aiomqtt.Client("127.0.0.1", broker.port) as there,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import mqtt5
 import pytest
 
-from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.message import Message, Refusal
 from tests.support import mqtt_wire as wire
 from tests.support.mqtt5_client import AT_LEAST_ONCE, BOUND, EVENTS, EXACTLY_ONCE, Client5
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-LOCAL = LocalOptions(topics=("site/#",))
+LOCAL = ("site/#",)
 STORED = {"clean_start": False, "session_expiry_interval": 1000}
 
 
@@ -291,7 +290,7 @@ async def test_more_than_the_receive_maximum_ends_the_connection(clients: Client
 
 async def test_a_will_with_qos_2(clients: Clients) -> None:
     """It arrives with the quality that its client chose."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         reader = await clients(bench, "panel")
         assert await reader.subscribe("site/#", max_qos=EXACTLY_ONCE) == [2]
         will = mqtt5.Will("site/gone", payload=b"bye", qos=EXACTLY_ONCE)
@@ -305,7 +304,7 @@ async def test_a_will_with_qos_2(clients: Clients) -> None:
 
 async def test_each_step_waits_for_the_disk(clients: Clients) -> None:
     """PUBLISH follows its packet id, PUBREL the PUBREC; what is behind waits for its turn."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients(bench, **STORED)
         await client.subscribe("site/#", max_qos=EXACTLY_ONCE)
         sender = await clients(bench, "dev2")
@@ -331,7 +330,7 @@ async def test_each_step_waits_for_the_disk(clients: Clients) -> None:
 async def test_an_exchange_goes_on_over_connections_and_restarts(clients: Clients) -> None:
     """PUBLISH comes again with its packet id and DUP; after PUBREC only PUBREL does."""
     sessions = MemorySessions()
-    async with running(sessions=sessions, local_options=LOCAL) as bench:
+    async with running(sessions=sessions, local_topics=LOCAL) as bench:
         local = bench.local
         client = await clients(bench, **STORED)
         await client.subscribe("site/#", max_qos=EXACTLY_ONCE)
@@ -351,7 +350,7 @@ async def test_an_exchange_goes_on_over_connections_and_restarts(clients: Client
         send(sender, "site/a", 4, b"4")
         for packet_id in (1, 2, 3, 4):
             assert await recorded(sender, packet_id) == 0
-    async with running(sessions=sessions, local=local, local_options=LOCAL) as bench:
+    async with running(sessions=sessions, local=local, local_topics=LOCAL) as bench:
         client = await clients(bench, **STORED)
         assert (await client.read(mqtt5.PubRelPacket)).packet_id == ids[1]
         await published(client, b"3", duplicate=True, packet_id=ids[2])
@@ -361,7 +360,7 @@ async def test_an_exchange_goes_on_over_connections_and_restarts(clients: Client
 
 async def test_a_message_that_fits_no_more_is_not_left_half_done(clients: Clients) -> None:
     """Its client may know the packet id, so PUBREL follows in place of the PUBLISH."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients(bench, **STORED)
         await client.subscribe("site/#", max_qos=EXACTLY_ONCE)
         sender = await clients(bench, "dev2")
@@ -378,7 +377,7 @@ async def test_a_message_that_fits_no_more_is_not_left_half_done(clients: Client
 
 async def test_a_client_refuses_a_message(clients: Clients) -> None:
     """A failure in PUBREC ends the exchange; the packet id is free."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients(bench, receive_max=1)
         await client.subscribe("site/#", max_qos=EXACTLY_ONCE)
         sender = await clients(bench, "dev2")
@@ -393,7 +392,7 @@ async def test_a_client_refuses_a_message(clients: Clients) -> None:
 
 async def test_retained_messages_for_a_stored_session(clients: Clients) -> None:
     """They are stored as others are, so each arrives once, also where it waits already."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         client = await clients(bench, **STORED)
         sender = await clients(bench, "dev2")
         sender.publish("site/a", b"1", qos=EXACTLY_ONCE, packet_id=1, retain=True)
@@ -423,7 +422,7 @@ async def test_devices_are_granted_qos_2_and_served_with_1(clients: Clients) -> 
 async def test_identifiers_wait_with_their_message(clients: Clients) -> None:
     """They are part of the session, over a restart too."""
     sessions = MemorySessions()
-    async with running(sessions=sessions, local_options=LOCAL) as bench:
+    async with running(sessions=sessions, local_topics=LOCAL) as bench:
         local: MemoryLocal = bench.local
         client = await clients(bench, **STORED)
         for number, name in ((3, "site/a"), (2**28 - 1, "site/#")):
@@ -434,7 +433,7 @@ async def test_identifiers_wait_with_their_message(clients: Clients) -> None:
         sender = await clients(bench, "dev2")
         sender.publish("site/a", b"1")
         assert await sender.codes(1) == [(1, 0)]
-    async with running(sessions=sessions, local=local, local_options=LOCAL) as bench:
+    async with running(sessions=sessions, local=local, local_topics=LOCAL) as bench:
         client = await clients(bench, **STORED)
         packet = await published(client, b"1")
         assert sorted(packet.subscription_ids) == [3, 2**28 - 1]
@@ -449,7 +448,7 @@ async def test_identifiers_wait_with_their_message(clients: Clients) -> None:
 
 async def test_members_take_turns(clients: Clients) -> None:
     """Each message goes to one of them; one that is away comes last, with QoS 0 not at all."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         first, second = [await clients(bench, name) for name in ("m1", "m2")]
         away = await clients(bench, "m3", **STORED)
         for each in (away, first, second):
@@ -474,7 +473,7 @@ async def test_members_take_turns(clients: Clients) -> None:
 
 async def test_a_member_has_its_own_subscription_too(clients: Clients) -> None:
     """One copy by the group, one by its own; retained ones only by its own."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         sender = await clients(bench, "dev2")
         sender.publish("site/a", b"old", retain=True)
         assert await sender.codes(1) == [(1, 0)]
@@ -491,7 +490,7 @@ async def test_a_member_has_its_own_subscription_too(clients: Clients) -> None:
 
 async def test_messages_of_a_member_that_ends_go_to_another(clients: Clients) -> None:
     """But for those of QoS 2 that it may have."""
-    async with running(local_options=LOCAL) as bench:
+    async with running(local_topics=LOCAL) as bench:
         first = await clients(bench, "m1", receive_max=2)
         await first.subscribe("$share/g/site/#", max_qos=EXACTLY_ONCE)
         sender = await clients(bench, "dev2")

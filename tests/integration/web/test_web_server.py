@@ -15,9 +15,10 @@ from starlette.routing import Route
 from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.devices.tokens import Tokens
 from edgehub.heads.binding import ListeningPort
+from edgehub.settings import WebSettings
 from edgehub.web.access import Access
 from edgehub.web.gate import Gate
-from edgehub.web.server import ServerOptions, WebServer
+from edgehub.web.server import WebServer
 from tests.support.http_head import HttpClient
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ async def serving(clock: Clock | None = None) -> AsyncIterator[Bench]:
     clock = clock or SystemClock()
     routes = [Route("/stream", bench.handle_stream), Route("/{path:path}", bench.handle)]
     gate = Gate(Starlette(routes=routes), Access(Tokens()), clock, body_bytes_max=BODY_BYTES_MAX)
-    server = WebServer(gate, ServerOptions(), clock)
+    server = WebServer(gate, WebSettings(), clock)
     running = asyncio.create_task(server.run(port, None))
     try:
         yield bench
@@ -177,7 +178,7 @@ async def test_a_client_that_reads_again_has_time_for_the_rest() -> None:
             await client.reader.readuntil(b"\r\n\r\n")
             assert await client.reader.readuntil(b"\r\n") == b"%x\r\n" % LARGE
             await client.reader.readexactly(LARGE)
-            await clock.advance(2 * ServerOptions().request_timeout_s)
+            await clock.advance(2 * WebSettings().request_timeout_s)
             bench.go.set()
             await client.reader.readuntil(b"\r\nend\r\n")
 

@@ -1,8 +1,7 @@
-"""Options and limits of the local topic space."""
+"""Limits of the local topic space."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 LEVELS_MAX: Final = 64
@@ -33,24 +32,3 @@ NUMBERED_MAX: Final = 30_000
 
 DEPARTED_MAX: Final = 1000
 """Clients that left and are still published as not connected."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOptions:
-    """Settings of the local topic space.
-
-    Attributes:
-        topics: Filters of its topics, in addition to `ALWAYS_LOCAL`.
-        retained_max: Retained messages.
-        retained_bytes_max: Their bytes.
-        queue_max: Messages that wait for one client.
-        queue_bytes_max: Their bytes.
-        queues_bytes_max: Bytes that wait for all clients.
-    """
-
-    topics: tuple[str, ...] = ()
-    retained_max: int = 10_000
-    retained_bytes_max: int = 16 * 2**20
-    queue_max: int = 10_000
-    queue_bytes_max: int = 4 * 2**20
-    queues_bytes_max: int = 64 * 2**20

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from edgehub.devices.bounds import KnownIds, Usage
-    from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.local_message import LocalMessage
+    from edgehub.settings import MqttSettings
 
 SEARCH_STEPS: Final = 300
 """Retained topics that are searched at once."""
@@ -42,7 +42,7 @@ class RetainedMessages:
         bytes: Bound of their bytes.
     """
 
-    def __init__(self, options: LocalOptions, known: KnownIds, *, hub_id: str) -> None:
+    def __init__(self, settings: MqttSettings, known: KnownIds, *, hub_id: str) -> None:
         self._by_topic: dict[str, LocalMessage] = {}
         # Topics of the messages that count as those of anonymous clients.
         self._anonymous: set[str] = set()
@@ -52,14 +52,14 @@ class RetainedMessages:
         self._earliest_ms = 0
         self.count = Bound(
             "retained messages",
-            options.retained_max,
+            settings.local_retained_max,
             known,
             setting="mqtt.local_retained_max",
             own=hub_id,
         )
         self.bytes = Bound(
             "bytes of retained messages",
-            options.retained_bytes_max,
+            settings.local_retained_bytes_max,
             known,
             setting="mqtt.local_retained_bytes_max",
             own=hub_id,

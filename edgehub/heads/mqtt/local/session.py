@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.bounds import Bound, Usage
     from edgehub.heads.mqtt.local.filter_tree import FilterTree
-    from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.retained import RetainedMessages
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.shared import SharedSubscription, SharedSubscriptions
     from edgehub.heads.mqtt.local.tables import LocalTable
     from edgehub.local_message import LocalMessage, Settle
     from edgehub.message import Refusal
+    from edgehub.settings import MqttSettings
     from edgehub.telemetry.log_limit import LogLimit
 
 _NEVER_MS: Final = 2**63
@@ -91,7 +91,7 @@ class LocalContext:
             together use it, so it is not counted by kind of client.
     """
 
-    options: LocalOptions
+    settings: MqttSettings
     clock: Clock
     store: LocalTable
     tree: FilterTree[LocalSession]
@@ -402,11 +402,11 @@ class LocalSession:
 
     def _bound_reached(self, message: LocalMessage) -> LocalDrop | None:
         context = self._context
-        options = context.options
+        settings = context.settings
         size = message.size + MESSAGE_BYTES
         if (
-            len(self._entries) >= options.queue_max
-            or self.bytes + size > options.queue_bytes_max
+            len(self._entries) >= settings.local_queue_max
+            or self.bytes + size > settings.local_queue_bytes_max
             or len(self.packet_ids) >= NUMBERED_MAX
         ):
             return LocalDrop.QUEUE_FULL

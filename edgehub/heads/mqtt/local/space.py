@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from edgehub.devices.bounds import KnownIds
-    from edgehub.heads.mqtt.local.options import LocalOptions
     from edgehub.heads.mqtt.local.tables import LocalTable
     from edgehub.local_message import Deliver, Settle
+    from edgehub.settings import MqttSettings
 
 SWEEP_S: Final = 30.0
 """Expired messages are dropped within this time."""
@@ -85,37 +85,39 @@ class LocalSpace:
     """One hub's local topic space.
 
     Args:
-        options: Topics and bounds.
+        settings: Topics and bounds.
         store: Its tables.
         clock: For timers.
         hub_id: Publishes the hub's own messages.
         known: The identities in force.
+        topics: Filters of topics in addition to those of the settings.
     """
 
     def __init__(
         self,
-        options: LocalOptions,
+        settings: MqttSettings,
         store: LocalTable,
         clock: Clock,
         *,
         hub_id: str,
         known: KnownIds,
+        topics: tuple[str, ...] = (),
     ) -> None:
         self.hub_id = hub_id
         self.known = known
-        self._filters = (*ALWAYS_LOCAL, *options.topics)
+        self._filters = (*ALWAYS_LOCAL, *settings.local_topics, *topics)
         self._readable = (*self._filters, f"{HUB_TOPICS}#")
         self._topics: dict[bytes, str] = {}
         self._context = LocalContext(
-            options=options,
+            settings=settings,
             clock=clock,
             store=store,
             tree=FilterTree(),
             shared=SharedSubscriptions(),
-            retained=RetainedMessages(options, known, hub_id=hub_id),
+            retained=RetainedMessages(settings, known, hub_id=hub_id),
             queued_bytes=Bound(
                 "bytes that wait for local clients",
-                options.queues_bytes_max,
+                settings.local_queues_bytes_max,
                 known,
                 setting="mqtt.local_queues_bytes_max",
             ),

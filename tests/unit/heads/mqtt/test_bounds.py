@@ -7,11 +7,11 @@ import pytest
 from edgehub.clock import ManualClock
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.backlog import Backlog
-from edgehub.heads.mqtt.local.options import LocalOptions
 from edgehub.heads.mqtt.local.retained import RetainedMessages
 from edgehub.heads.mqtt.will import PENDING_BYTES_MAX, PendingWills
 from edgehub.hub.status import bound_warnings
 from edgehub.local_message import LocalMessage
+from edgehub.settings import MqttSettings
 
 KNOWN = {"id1": object()}
 
@@ -76,7 +76,7 @@ def test_each_kind_of_client_is_woken_when_half_of_its_room_is_free() -> None:
 
 def test_a_retained_message_counts_as_that_of_its_last_publisher() -> None:
     """A topic that an anonymous client began is an identity's once that has published there."""
-    retained = RetainedMessages(LocalOptions(), KNOWN, hub_id="hub")
+    retained = RetainedMessages(MqttSettings(), KNOWN, hub_id="hub")
     used = []
     for publisher in ("a1", "id1", "a2"):
         retained.put(LocalMessage("te/x", b"1", publisher=publisher, retain=True))
