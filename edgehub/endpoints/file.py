@@ -9,12 +9,10 @@ tried, and comes back with back-off.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import orjson
 
-from edgehub.endpoints.json_lines import JsonLinesFile
 from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.record import encode_record
 from edgehub.message import DELIVERED, FailureKind, SendResult
@@ -22,28 +20,11 @@ from edgehub.message import DELIVERED, FailureKind, SendResult
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import EndpointListener, Settle
+    from edgehub.endpoints.json_lines import JsonLinesFile
     from edgehub.message import EndpointId, Row
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileOptions:
-    """One file endpoint.
-
-    Attributes:
-        path: The file that is written.
-        rotate_bytes: Start a new file beyond it; 0 = never.
-        rotate_s: Start a new file after this time, at the next row; 0 = never.
-        keep_files: Rotated files that are kept; 0 = all.
-    """
-
-    path: Path
-    rotate_bytes: int = 0
-    rotate_s: float = 0
-    keep_files: int = 0
 
 
 class FileEndpoint(LinkedEndpoint):
@@ -51,7 +32,7 @@ class FileEndpoint(LinkedEndpoint):
 
     Args:
         endpoint_id: Its name.
-        options: See `FileOptions`.
+        file: Written by this endpoint alone.
         clock: Timers, and the wall clock for rotation.
         rng: Randomness for jitter.
         utc_ms: Returns the UTC, in milliseconds since 1970, of a hub time.
@@ -60,7 +41,7 @@ class FileEndpoint(LinkedEndpoint):
     def __init__(
         self,
         endpoint_id: EndpointId,
-        options: FileOptions,
+        file: JsonLinesFile,
         *,
         clock: Clock,
         rng: random.Random,
@@ -69,13 +50,7 @@ class FileEndpoint(LinkedEndpoint):
         self.id = endpoint_id
         self._clock = clock
         self._utc_ms = utc_ms
-        self._path = options.path
-        self._file = JsonLinesFile(
-            options.path,
-            rotate_bytes=options.rotate_bytes,
-            rotate_s=options.rotate_s,
-            keep_files=options.keep_files,
-        )
+        self._file = file
         self._link = LinkState(endpoint_id, clock=clock, rng=rng)
         self._pending: list[tuple[Row, Settle]] = []
         self._writing: list[tuple[Row, Settle]] = []
@@ -104,7 +79,7 @@ class FileEndpoint(LinkedEndpoint):
                 try:
                     await self._write_while_possible(listener)
                 except OSError as error:
-                    where = error.filename or self._path
+                    where = error.filename or self._file.path
                     reason = f"{where}: {error.strerror or error}"
                     self._give_up(reason)
                     wait_s = self._link.down(reason, listener)
@@ -119,7 +94,7 @@ class FileEndpoint(LinkedEndpoint):
         await _in_thread(self._file.close)
 
     async def _write_while_possible(self, listener: EndpointListener) -> NoReturn:
-        await _in_thread(self._file.open, self._clock.wall_ms())
+        await _in_thread(self._file.open)
         self._link.up()
         listener.link_up(rows_max=None)
         while True:

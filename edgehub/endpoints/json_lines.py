@@ -29,40 +29,32 @@ class JsonLinesFile:
     Args:
         path: The file that is written; rotated ones are next to it, with a time before the suffix.
         rotate_bytes: A file is closed before it would exceed this; 0 = never.
-        rotate_s: A file is closed this long after its first line, at the next append; 0 = never.
         keep_files: Rotated files that are kept, the oldest are deleted; 0 = all.
+
+    Attributes:
+        path: The file that is written.
     """
 
-    def __init__(
-        self, path: Path, *, rotate_bytes: int = 0, rotate_s: float = 0, keep_files: int = 0
-    ) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, rotate_bytes: int = 0, keep_files: int = 0) -> None:
+        self.path = path
         self._rotate_bytes = rotate_bytes
-        self._rotate_ms = rotate_s * 1000
         self._keep_files = keep_files
         self._descriptor = -1
         self._size = 0
-        self._began_ms = 0
 
-    def open(self, now_ms: int) -> None:
-        """Open or create the file and cut off a torn end; harmless when open.
-
-        Args:
-            now_ms: UTC in milliseconds since 1970.
-        """
+    def open(self) -> None:
+        """Open or create the file and cut off a torn end; harmless when open."""
         if self._descriptor >= 0:
             return
-        make_folder(self._path.parent)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        make_folder(self.path.parent)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             size = _whole_lines(descriptor)
             os.ftruncate(descriptor, size)
             os.lseek(descriptor, size, os.SEEK_SET)
-            # The age of a file that exists counts from its last write.
-            self._began_ms = int(os.fstat(descriptor).st_mtime * 1000) if size else now_ms
             os.fsync(descriptor)
             # The name of a new file is on stable storage only once its folder is.
-            sync_folder(self._path.parent)
+            sync_folder(self.path.parent)
         except BaseException:
             os.close(descriptor)
             raise
@@ -72,15 +64,17 @@ class JsonLinesFile:
     def append(self, lines: bytes, now_ms: int) -> None:
         """Append whole lines and wait until they are on stable storage.
 
+        Args:
+            lines: Each with its end.
+            now_ms: UTC in milliseconds since 1970.
+
         Raises:
             OSError: If they are not; then none of them is in the file.
         """
         self._close_if_changed()
-        self.open(now_ms)
-        if self._is_full(len(lines), now_ms):
+        self.open()
+        if self._size and 0 < self._rotate_bytes < self._size + len(lines):
             self._rotate(now_ms)
-        if self._size == 0:
-            self._began_ms = now_ms
         try:
             view = memoryview(lines)
             while view:
@@ -103,7 +97,7 @@ class JsonLinesFile:
         if self._descriptor < 0:
             return
         try:
-            named = self._path.stat()
+            named = self.path.stat()
         except FileNotFoundError:
             self.close()
             return
@@ -119,31 +113,24 @@ class JsonLinesFile:
         finally:
             self.close()
 
-    def _is_full(self, added: int, now_ms: int) -> bool:
-        if self._size == 0:
-            return False
-        if self._rotate_bytes and self._size + added > self._rotate_bytes:
-            return True
-        return bool(self._rotate_ms) and now_ms - self._began_ms >= self._rotate_ms
-
     def _rotate(self, now_ms: int) -> None:
         self.close()
         at = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
         # Several files may end in one second, and the first of them may be deleted already.
         same = [number for moment, number, _ in self._rotated() if moment == at]
         number = max(same, default=-1) + 1
-        name = f"{self._path.stem}-{at}-{number:04}{self._path.suffix}"
-        self._path.rename(self._path.with_name(name))
+        name = f"{self.path.stem}-{at}-{number:04}{self.path.suffix}"
+        self.path.rename(self.path.with_name(name))
         if self._keep_files:
             for _, _, old in sorted(self._rotated())[: -self._keep_files]:
                 old.unlink(missing_ok=True)
-        self.open(now_ms)
+        self.open()
 
     def _rotated(self) -> list[tuple[str, int, Path]]:
         name = re.compile(
-            rf"{re.escape(self._path.stem)}-(\d{{8}}T\d{{6}}Z)-(\d+){re.escape(self._path.suffix)}"
+            rf"{re.escape(self.path.stem)}-(\d{{8}}T\d{{6}}Z)-(\d+){re.escape(self.path.suffix)}"
         )
-        found = ((name.fullmatch(path.name), path) for path in self._path.parent.iterdir())
+        found = ((name.fullmatch(path.name), path) for path in self.path.parent.iterdir())
         return [(match[1], int(match[2]), path) for match, path in found if match]
 
 

@@ -14,9 +14,10 @@ from edgehub.endpoints.client_uplink import ClientDownlink
 from edgehub.endpoints.cumulocity import CumulocityDownlink, CumulocityTopics
 from edgehub.endpoints.device_session import SessionOptions
 from edgehub.endpoints.device_sessions import DeviceSessions
-from edgehub.endpoints.file import FileEndpoint, FileOptions
+from edgehub.endpoints.file import FileEndpoint
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions
 from edgehub.endpoints.http_link import HttpLinkOptions
+from edgehub.endpoints.json_lines import JsonLinesFile
 from edgehub.endpoints.manifest_topic import ManifestDownlink
 from edgehub.endpoints.module_input import ModuleInputEndpoint
 from edgehub.endpoints.mqtt import MqttEndpoint, MqttOptions
@@ -213,8 +214,8 @@ class EndpointFactory:
     def _build_file(self, endpoint_id: EndpointId, options: FileEndpointSettings) -> FileEndpoint:
         return FileEndpoint(
             endpoint_id,
-            FileOptions(
-                path=options.path, rotate_bytes=options.rotate_bytes, keep_files=options.keep_files
+            JsonLinesFile(
+                options.path, rotate_bytes=options.rotate_bytes, keep_files=options.keep_files
             ),
             utc_ms=self._store.utc_ms,
             clock=self._clock,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.endpoints.file import FileEndpoint, FileOptions
+from edgehub.endpoints.file import FileEndpoint
 from edgehub.endpoints.json_lines import JsonLinesFile
 from edgehub.message import EndpointId, FailureKind
 from tests.support.memory_queue import a_row
@@ -38,7 +38,7 @@ class Parts:
         self.listener = RecordingListener()
         self.endpoint = FileEndpoint(
             EndpointId("archive"),
-            FileOptions(path=path, **options),
+            JsonLinesFile(path, **options),
             clock=clock,
             rng=random.Random(5),
             utc_ms=lambda hub_ms: NOW_MS + hub_ms,
@@ -78,7 +78,7 @@ async def test_the_file_is_for_its_user_and_group(tmp_path: Path) -> None:
     file = JsonLinesFile(path)
     before = os.umask(0)
     try:
-        file.open(NOW_MS)
+        file.open()
     finally:
         os.umask(before)
     file.close()
@@ -187,18 +187,6 @@ async def test_files_rotate_by_size_and_old_ones_go(tmp_path: Path) -> None:
     lines = [line for file in [*files, path] for line in file.read_text().splitlines()]
     first = 20 - len(lines)
     assert [json.loads(line)["id"] for line in lines] == [f"m{n}" for n in range(first, 20)]
-
-
-def test_files_rotate_by_age_of_their_first_line(tmp_path: Path) -> None:
-    """An hour after its first line, not after its opening, it is closed at the next append."""
-    file = JsonLinesFile(tmp_path / "rows.jsonl", rotate_s=3600)
-    file.open(NOW_MS - 3_600_000)
-    file.append(b"1\n", NOW_MS)
-    file.append(b"2\n", NOW_MS + 3_599_000)
-    file.append(b"3\n", NOW_MS + 3_600_000)
-    file.close()
-    assert (tmp_path / "rows.jsonl").read_bytes() == b"3\n"
-    assert len(list(tmp_path.glob("rows-20260921T151320Z-0000.jsonl"))) == 1
 
 
 async def test_a_full_disk_takes_the_link_down_and_back(

@@ -190,7 +190,7 @@ class Acknowledged:
 
 def _read_lines(path: Path) -> tuple[dict[Copy, None], list[str]]:
     file = JsonLinesFile(path)
-    file.open(0)
+    file.open()
     file.close()
     lines: dict[Copy, None] = {}
     for part in [*sorted(path.parent.glob("lines-*.jsonl")), path]:
