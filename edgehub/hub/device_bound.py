@@ -57,6 +57,9 @@ class DeviceBoundPart(Part):
         flags: Which devices this hub owns.
         listener: Delivers, and knows who listens.
         clock: For all timers.
+
+    Attributes:
+        mailboxes: Messages that wait for devices and modules.
     """
 
     name = "device_bound"
@@ -76,7 +79,7 @@ class DeviceBoundPart(Part):
         self._hub_id = hub_id
         self._store = store
         self._router = router
-        self._mailboxes = Mailboxes(
+        self.mailboxes = Mailboxes(
             DeviceMessageTable(store),
             settings,
             clock=clock,
@@ -90,35 +93,30 @@ class DeviceBoundPart(Part):
         self._handover: Handover | None = None
         if devices.requests is not None:
             self._handover = Handover(
-                self._mailboxes,
+                self.mailboxes,
                 hub_id=hub_id,
                 flags=flags,
                 coordinator=devices.coordinator,
                 requests=devices.requests,
                 clock=clock,
             )
-        listener.follow(ClientTopic.MESSAGES, self._mailboxes.listening)
-        listener.handle(TOPICS, DeviceMessageHandler(self._mailboxes))
-
-    @property
-    def mailboxes(self) -> Mailboxes:
-        """Return the mailboxes."""
-        return self._mailboxes
+        listener.follow(ClientTopic.MESSAGES, self.mailboxes.listening)
+        listener.handle(TOPICS, DeviceMessageHandler(self.mailboxes))
 
     async def open(self) -> None:
         """Read the messages that are stored."""
-        await self._mailboxes.load()
+        await self.mailboxes.load()
 
     async def run(self) -> None:
         """Remove expired messages, and hand messages on to other hubs, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._mailboxes.run(), name="mailboxes")
+            tasks.create_task(self.mailboxes.run(), name="mailboxes")
             if self._handover is not None:
                 tasks.create_task(self._handover.run(), name="handover")
 
     async def close(self) -> None:
         """Stop the timers."""
-        self._mailboxes.close()
+        self.mailboxes.close()
 
     def accept(
         self,
@@ -133,7 +131,7 @@ class DeviceBoundPart(Part):
     ) -> None:
         """Take a message of a peer upstream; see `edgehub.endpoints.device_bound.Accept`."""
         message_id = system.get("messageId")
-        if dup and message_id and self._mailboxes.waits(target, message_id):
+        if dup and message_id and self.mailboxes.waits(target, message_id):
             self._acknowledge_in_turn(done)
             return
         if expiry_ms is None and self._store.clock_trusted:
@@ -141,7 +139,7 @@ class DeviceBoundPart(Part):
             expiry_ms = milliseconds_left(system, now_ms)
         priority, properties = split_priority(properties)
         try:
-            self._mailboxes.accept(
+            self.mailboxes.accept(
                 target,
                 body,
                 properties,
@@ -163,7 +161,7 @@ class DeviceBoundPart(Part):
             if not stored.cancelled() and stored.exception() is None:
                 done()
 
-        newest = self._mailboxes.newest_stored
+        newest = self.mailboxes.newest_stored
         if newest is None:
             done()
         else:
@@ -171,12 +169,12 @@ class DeviceBoundPart(Part):
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply bounds and defaults; what waits already stays."""
-        self._mailboxes.settings = configuration.settings.device_bound
+        self.mailboxes.settings = configuration.settings.device_bound
         return {}
 
     def status(self) -> dict[str, Any]:
         """Return figures of all mailboxes."""
-        document = asdict(self._mailboxes.statistics())
+        document = asdict(self.mailboxes.statistics())
         document["held_up"] = {} if self._handover is None else self._handover.held_up
         return {"device_bound": document}
 
@@ -191,21 +189,21 @@ class DeviceBoundPart(Part):
 
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of messages to devices."""
-        return DeviceMessageOperations(self._store, self._mailboxes, self._handover).table()
+        return DeviceMessageOperations(self._store, self.mailboxes, self._handover).table()
 
     def losses(self) -> list[Loss]:
         """Return what devices did not get since the start."""
-        ended = self._mailboxes.statistics().ended_total
+        ended = self.mailboxes.statistics().ended_total
         return [
             Loss(
                 key=("device_bound", reason.value),
                 total=ended[reason.value],
                 what="to a device {was} not delivered",
                 why=why,
-                example=self._mailboxes.newest[reason],
+                example=self.mailboxes.newest[reason],
                 hint=hint,
                 event="device_bound.messages_lost",
-                fields={"reason": reason.value, "newest": self._mailboxes.newest[reason]},
+                fields={"reason": reason.value, "newest": self.mailboxes.newest[reason]},
             )
             for reason, (why, hint) in _LOSSES.items()
         ]

@@ -89,6 +89,7 @@ class DevicesPart(Part):
         supervision: Of its tasks.
 
     Attributes:
+        devices: Those in memory, through whose queues heads process frames.
         take: Takes messages of heads, through the queue of their device; see
             `edgehub.heads.head.Submit`.
         coordinator: Elects hubs.
@@ -130,7 +131,7 @@ class DevicesPart(Part):
         self.coordinator, self._has_twin = self._build_coordinator()
         self.requests = self._build_requests()
         self._reports = StoredReports(hub_id, self.coordinator, clock)
-        self._devices = Devices(
+        self.devices = Devices(
             DeviceDependencies(
                 hub_id=hub_id,
                 clock=clock,
@@ -150,7 +151,7 @@ class DevicesPart(Part):
         )
         self._submit: Submit = self.queues.submitter(router.submit)
         self._election_queue = ElectionQueue(
-            self._devices,
+            self.devices,
             self._submit,
             frames=self.frames,
             tasks=self._tasks,
@@ -163,24 +164,19 @@ class DevicesPart(Part):
                 hub_id,
                 coordinator=self.coordinator,
                 flags=flags,
-                devices=self._devices,
+                devices=self.devices,
                 clock=clock,
             )
 
     @property
     def queues(self) -> RequestQueues:
         """The request queues, through which all operations of a device go."""
-        return self._devices.queues
+        return self.devices.queues
 
     @property
     def elects(self) -> bool:
         """Whether numbered messages are elected."""
         return self._settings.affinity.coordinator != "off"
-
-    @property
-    def devices(self) -> Devices:
-        """Return the devices in memory, through whose queues heads process frames."""
-        return self._devices
 
     async def lorawan_devices(self) -> AsyncIterator[StoredDevice]:
         """Yield the registered LoRaWAN devices.
@@ -236,13 +232,13 @@ class DevicesPart(Part):
                     task.cancel()
                 if self._upstream is not None:
                     await self._upstream.end()
-                await self._devices.end()
+                await self.devices.end()
 
     def _work(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         if self._probe is not None:
             yield "redis-writes", self._probe.run
         if self.elects or self._settings.lora.port is not None:
-            yield "devices", self._devices.run
+            yield "devices", self.devices.run
             yield "stored-reports", self._reports.run
         if self._reader is not None:
             yield "notices", self._reader.run
@@ -270,7 +266,7 @@ class DevicesPart(Part):
         self._sessions = sessions
         upstream = self._upstream = UpstreamSessions(
             self._hub_id,
-            devices=self._devices,
+            devices=self.devices,
             flags=self._flags,
             clock=self._clock,
             tasks=self._tasks,
@@ -300,7 +296,7 @@ class DevicesPart(Part):
 
     def status(self) -> dict[str, Any]:
         """Return figures of elections, devices and their sessions."""
-        statistics = self._devices.statistics()
+        statistics = self.devices.statistics()
         document: dict[str, Any] = {
             "coordinator": self._settings.affinity.coordinator,
             **asdict(statistics),
@@ -339,14 +335,14 @@ class DevicesPart(Part):
             store=self._store,
             table=self._table,
             flags=self._flags,
-            devices=self._devices,
+            devices=self.devices,
             registry=self._registry,
             common=self._common(),
             coordinator=self._settings.affinity.coordinator,
         )
         lorawan = LorawanDeviceOperations(
             self._listed(),
-            self._devices,
+            self.devices,
             self._common(),
             are_upstream=self._index is not None,
         )

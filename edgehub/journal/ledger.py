@@ -65,11 +65,14 @@ class Piece:
 
 
 class Ledger:
-    """The account of events: lines of commits, and the rows that still wait."""
+    """The account of events: lines of commits, and the rows that still wait.
+
+    Attributes:
+        day: Date of the last commit that has one, days since 1970; None = there was none.
+    """
 
     __slots__ = (
         "_ages",
-        "_day",
         "_guessed",
         "_links",
         "_origin",
@@ -79,6 +82,7 @@ class Ledger:
         "_waits",
         "commit",
         "corrections",
+        "day",
         "gauges",
         "hub_ms",
         "wall_ms",
@@ -93,7 +97,7 @@ class Ledger:
         self.corrections = 0
         """Starts at which the file held other rows than the events had left."""
         self._origin = origin
-        self._day: int | None = None
+        self.day: int | None = None
         self._guessed = False
         self._seq = 0
         self._stopped = True
@@ -105,7 +109,7 @@ class Ledger:
     def document(self) -> list[Any]:
         """Return what JSON can hold, for `load`."""
         gauges = [[*key, *figures] for key, figures in self.gauges.items()]
-        state: list[Any] = [self.commit, self.hub_ms, self.wall_ms, self._day, self._stopped]
+        state: list[Any] = [self.commit, self.hub_ms, self.wall_ms, self.day, self._stopped]
         state += [self._guessed, self._seq]
         ages = [[*key, *entry.document()] for key, entry in self._ages.items()]
         state += [gauges, self._links, self._waits.document(), self.corrections]
@@ -115,7 +119,7 @@ class Ledger:
     def load(cls, origin: Origin, document: list[Any]) -> Ledger:
         """Load a stored state."""
         ledger = cls(origin)
-        ledger.commit, ledger.hub_ms, ledger.wall_ms, ledger._day, ledger._stopped = document[:5]
+        ledger.commit, ledger.hub_ms, ledger.wall_ms, ledger.day, ledger._stopped = document[:5]
         ledger._guessed, ledger._seq = document[5:7]
         gauges, ledger._links, waits, ledger.corrections, *later = document[7:]
         ledger.gauges = {(name, number): (rows, size) for name, number, rows, size in gauges}
@@ -126,14 +130,9 @@ class Ledger:
         ledger._settle_ages()
         return ledger
 
-    @property
-    def day(self) -> int | None:
-        """Date of the last commit that has one, days since 1970; None = there was none."""
-        return self._day
-
     def forget_day(self) -> None:
         """Record that some lines will never have a date: the next date begins with what waits."""
-        self._day = None
+        self.day = None
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
         """Return what a row has waited for up to the last commit; see `Waits.split`."""
@@ -146,7 +145,7 @@ class Ledger:
         """
         self._seq, self.commit = 0, number
         start = next((note for note in events.notes if note[0] == "start"), None)
-        if start is None or self._guessed or self._day is None:
+        if start is None or self._guessed or self.day is None:
             return
         self._find(start, events.notes)
         _, last_hub_ms, last_wall_ms, _ = start
@@ -189,8 +188,8 @@ class Ledger:
         self.hub_ms, self.wall_ms = events.hub_ms, wall_ms
 
     def _piece(self, texts: list[str], hour: int) -> Piece:
-        assert self._day is not None
-        return Piece(self._day, min(hour, self._day * 24 + 23), self.commit, "".join(texts))
+        assert self.day is not None
+        return Piece(self.day, min(hour, self.day * 24 + 23), self.commit, "".join(texts))
 
     def _enter(
         self,
@@ -250,13 +249,13 @@ class Ledger:
                 # More may be missing than could be read of the damaged file.
                 if rows - left_rows > missing.get(key, (0, 0))[0]:
                     missing[key] = (rows - left_rows, max(0, size - left_size))
-            if self._day is not None:
+            if self.day is not None:
                 parked = {key: figures for key, figures in found.items() if key not in before}
         self.gauges = {key: figures for key, figures in found.items() if key not in parked}
         for key, (rows, size) in missing.items():
             left_rows, left_size = found.get(key, (0, 0))
             self.gauges[key] = (left_rows + rows, left_size + size)
-        self.corrections += self._day is not None and self.gauges != before
+        self.corrections += self.day is not None and self.gauges != before
         self._settle_ages()
         self._links = {}
         return [
@@ -271,13 +270,13 @@ class Ledger:
         if self._stopped:
             return
         last_hub_ms = max(last_hub_ms, self.hub_ms)
-        if dated and self._day is not None:
+        if dated and self.day is not None:
             if not self._guessed:
                 last_wall_ms = max(last_wall_ms, self.wall_ms)
             yield from self._to_date(lines, last_hub_ms, last_wall_ms, live=False)
         self._waits.stop(last_hub_ms)
         self._stopped = True
-        if not dated or self._day is not None:
+        if not dated or self.day is not None:
             yield self._carried(lines, "stop", last_hub_ms)
 
     def _to_date(
@@ -285,9 +284,9 @@ class Ledger:
     ) -> Iterator[list[str]]:
         """Bring the date up to a commit, over every midnight between."""
         day = wall_ms // DAY_MS
-        before = self._day
+        before = self.day
         if before is None:
-            self._day = day
+            self.day = day
             lines.for_day(day)
             yield self._carried(lines, "in", hub_ms)
         elif day < before and wall_ms >= before * DAY_MS - STEP_BACK_MAX_MS:
@@ -298,7 +297,7 @@ class Ledger:
             for next_day in range(before + 1, day + 1):
                 midnight_ms = hub_ms - (wall_ms - next_day * DAY_MS)
                 yield from self._midnight(lines, next_day, midnight_ms)
-        self._day = day
+        self.day = day
         lines.for_day(day)
         if live and before is not None and day != before:
             yield [
@@ -309,10 +308,10 @@ class Ledger:
                 yield [lines.line("settings", hub_ms, **self._settings)]
 
     def _midnight(self, lines: CommitLines, next_day: int, hub_ms: int) -> Iterator[list[str]]:
-        assert self._day is not None
-        lines.for_day(self._day)
+        assert self.day is not None
+        lines.for_day(self.day)
         yield self._carried(lines, "out", hub_ms - 1)
-        self._day = next_day
+        self.day = next_day
         lines.for_day(next_day)
         yield self._carried(lines, "in", hub_ms)
 

@@ -37,23 +37,22 @@ Split = tuple[int, int, int, int]
 
 
 class Course:
-    """What one endpoint did: sums up to points in time, and its state since the last point."""
+    """What one endpoint did: sums up to points in time, and its state since the last point.
 
-    __slots__ = ("_state", "_sums", "_times")
+    Attributes:
+        state: What its pump does.
+    """
+
+    __slots__ = ("_sums", "_times", "state")
 
     def __init__(self, at_ms: int) -> None:
         self._times = [at_ms]
         self._sums: list[tuple[int, ...]] = [(0,) * PARTS]
-        self._state = PUMP_OFFLINE
-
-    @property
-    def state(self) -> int:
-        """What its pump does."""
-        return self._state
+        self.state = PUMP_OFFLINE
 
     def change(self, state: int, at_ms: int) -> None:
         """Record that the pump does something else from `at_ms` on."""
-        if state == self._state:
+        if state == self.state:
             return
         if at_ms > self._times[-1]:
             self._sums.append(self.sums(at_ms))
@@ -62,7 +61,7 @@ class Course:
                 half = POINTS_MAX // 2
                 self._times[:half] = self._times[:half:2]
                 self._sums[:half] = self._sums[:half:2]
-        self._state = state
+        self.state = state
 
     def age(self, before_ms: int, off_ms: int) -> None:
         """Move what was before `before_ms` back; the time between was spent offline."""
@@ -89,7 +88,7 @@ class Course:
             length = self._times[index + 1] - self._times[index]
             after = self._sums[index + 1]
             return tuple([a + (b - a) * since // length for a, b in zip(sums, after, strict=True)])
-        state = self._state
+        state = self.state
         if state == PUMP_IDLE:
             return sums
         grown = list(sums)
@@ -103,13 +102,13 @@ class Course:
     def document(self) -> list[Any]:
         """Return what JSON can hold."""
         columns = [self._times, *zip(*self._sums, strict=True)]
-        return [self._state, *([column[0], *map(sub, column[1:], column)] for column in columns)]
+        return [self.state, *([column[0], *map(sub, column[1:], column)] for column in columns)]
 
     @classmethod
     def load(cls, document: list[Any]) -> Course:
         """Undo `document`."""
         course = cls(0)
-        course._state, times, *columns = document
+        course.state, times, *columns = document
         course._times = list(accumulate(times))
         course._sums = list(zip(*map(accumulate, columns), strict=True))
         return course

@@ -154,23 +154,21 @@ class Methods:
     Args:
         ways: To the clients.
         clock: For time-outs.
+
+    Attributes:
+        open_calls: How many are open.
     """
 
     def __init__(self, ways: MethodWays, clock: Clock) -> None:
         self._ways = ways
         self._clock = clock
         self._numbers = itertools.count(1)
-        self._open = 0
+        self.open_calls = 0
         # By request id: the way, and the answer.
         self._calls: dict[str, tuple[MethodWay, asyncio.Future[MethodResult]]] = {}
         self._waiting: set[asyncio.Future[None]] = set()
         self.calls_total = 0
         self.failed_total = 0
-
-    @property
-    def open_calls(self) -> int:
-        """Return how many calls are open."""
-        return self._open
 
     async def call(self, client_id: str, call: MethodCall) -> MethodResult:
         """Call a method and wait for its answer.
@@ -179,17 +177,17 @@ class Methods:
             MethodError: There is none.
         """
         self.calls_total += 1
-        if self._open >= CALLS_MAX:
+        if self.open_calls >= CALLS_MAX:
             self.failed_total += 1
             raise MethodError(429, f"{CALLS_MAX} calls are open")
-        self._open += 1
+        self.open_calls += 1
         try:
             return await self._call(client_id, call)
         except MethodError:
             self.failed_total += 1
             raise
         finally:
-            self._open -= 1
+            self.open_calls -= 1
 
     def listening_changed(self, listener: str, listens: bool) -> None:
         """Record that a connection begins or ceases to listen to calls."""

@@ -130,6 +130,8 @@ class Client(asyncio.Protocol):
         on_closed: Called once with the reason at the end of a connection that was made.
 
     Attributes:
+        socket: The socket, for TCP statistics of the kernel; None = closed.
+        is_open: Whether packets can be sent.
         level: Protocol level.
         connack: CONNACK of the server.
         unsent_at_close: Bytes that had not left this machine when the server closed; None = it did
@@ -146,7 +148,6 @@ class Client(asyncio.Protocol):
         "_early",
         "_end_reason",
         "_heard_at",
-        "_is_open",
         "_keep_alive",
         "_keep_alive_s",
         "_on_closed",
@@ -160,14 +161,15 @@ class Client(asyncio.Protocol):
         "_pauses",
         "_pinged_at",
         "_sent_at",
-        "_sock",
         "_tcp",
         "_transport",
         "_was_open",
         "_written",
         "close_code",
         "connack",
+        "is_open",
         "level",
+        "socket",
         "unsent_at_close",
     )
 
@@ -194,10 +196,10 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tcp: asyncio.Transport | None = None
         """Below the transport with TLS, the same without."""
-        self._sock: socket.socket | None = None
+        self.socket: socket.socket | None = None
         self._opening: asyncio.Future[Connack] | None = None
         self._closed: asyncio.Future[str] | None = None
-        self._is_open = self._was_open = False
+        self.is_open = self._was_open = False
         self._early: list[IncomingPublish] | None = []
         """Messages received before `begin`, of a session that the server has kept; None = begun."""
         self._answers: dict[int, asyncio.Future[bytes]] = {}
@@ -233,7 +235,7 @@ class Client(asyncio.Protocol):
             OSError: If the TLS handshake fails.
         """
         loop = asyncio.get_running_loop()
-        self._sock = sock
+        self.socket = sock
         self._opening = loop.create_future()
         self._closed = loop.create_future()
         try:
@@ -249,7 +251,7 @@ class Client(asyncio.Protocol):
         self.connack = connack
         if connack.keep_alive_s is not None:
             self._keep_alive_s = connack.keep_alive_s
-        self._is_open = self._was_open = True
+        self.is_open = self._was_open = True
         self._watch_keep_alive()
         return connack
 
@@ -273,7 +275,7 @@ class Client(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self._end_reason = self._end_reason or "closed by this hub"
-            self._is_open = False
+            self.is_open = False
             transport.write(client_packets.DISCONNECT)
             transport.close()
             self._abort_timer = self._clock.call_later(CLOSE_TIMEOUT_S, transport.abort)
@@ -286,7 +288,7 @@ class Client(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """Close the connection at once, without DISCONNECT; `wait_closed` returns the reason."""
         self._end_reason = self._end_reason or reason
-        self._is_open = False
+        self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -294,11 +296,6 @@ class Client(asyncio.Protocol):
         """Wait for the end of the connection; returns the reason."""
         assert self._closed is not None
         return await asyncio.shield(self._closed)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether packets can be sent."""
-        return self._is_open
 
     # Sending.
 
@@ -376,7 +373,7 @@ class Client(asyncio.Protocol):
     def _request(self) -> tuple[int, asyncio.Future[bytes]]:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         packet_id = self.next_packet_id(())
-        if self._is_open:
+        if self.is_open:
             self._answers[packet_id] = answer
         else:
             answer.set_exception(LinkError(self._end_reason or "the connection is closed"))
@@ -385,16 +382,11 @@ class Client(asyncio.Protocol):
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: in this process and in the kernel."""
-        transport, tcp, sock = self._transport, self._tcp, self._sock
+        transport, tcp, sock = self._transport, self._tcp, self.socket
         if transport is None or tcp is None or sock is None:
             return 0
         unsent = tcp.get_write_buffer_size() + unsent_in_kernel(sock)
         return unsent if transport is tcp else unsent + transport.get_write_buffer_size()
-
-    @property
-    def socket(self) -> socket.socket | None:
-        """The socket, for TCP statistics of the kernel; None = closed."""
-        return self._sock
 
     # Receiving.
 
@@ -404,14 +396,14 @@ class Client(asyncio.Protocol):
         Each call needs a `resume_reading` of its own.
         """
         self._pauses += 1
-        if self._pauses == 1 and self._transport is not None and self._is_open:
+        if self._pauses == 1 and self._transport is not None and self.is_open:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """End a pause."""
         assert self._pauses
         self._pauses -= 1
-        if not self._pauses and self._transport is not None and self._is_open:
+        if not self._pauses and self._transport is not None and self.is_open:
             self._transport.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -445,8 +437,8 @@ class Client(asyncio.Protocol):
             if isinstance(exc, ConnectionResetError | BrokenPipeError):
                 self.unsent_at_close = self._unsent_at_reset()
             self._end_reason = "closed by the peer" if exc is None else words(exc)
-        self._is_open = False
-        self._transport = self._tcp = self._sock = None
+        self.is_open = False
+        self._transport = self._tcp = self.socket = None
         for timer in (self._keep_alive, self._abort_timer):
             if timer is not None:
                 timer.cancel()
@@ -528,8 +520,8 @@ class Client(asyncio.Protocol):
     def _unsent_at_reset(self) -> int:
         # A reset empties the queues of process and kernel, but not the kernel's count of what has
         # left. Under TLS that count is of more bytes; there it makes this too small.
-        assert self._sock is not None
-        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        assert self.socket is not None
+        info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         if len(info) < _TCP_INFO_BYTES:
             return 0
         sent, sent_again = struct.unpack_from("QQ", info, _TCP_INFO_SENT_AT)

@@ -37,6 +37,9 @@ class FairQueue:
         queue: The store's.
         sessions: Over which session rows of a device leave.
         wake: Called when rows can be read that could not before.
+
+    Attributes:
+        staged: Rows that were read and not handed over.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class FairQueue:
         self._staged: dict[str, deque[Row]] = {}
         self._open: OrderedDict[str, None] = OrderedDict()
         """Devices with staged rows that may send, the next one first."""
-        self._count = 0
+        self.staged = 0
         self._full: dict[str, set[str]] = {}
         """Senders held back by device: enough of its rows are staged."""
         self._shut: dict[str, set[str]] = {}
@@ -78,19 +81,14 @@ class FairQueue:
         """Access to its rows by their offsets."""
         return self._queue.out_of_turn
 
-    @property
-    def staged(self) -> int:
-        """Rows that were read and not handed over."""
-        return self._count
-
     def has_ready(self) -> bool:
         """Return whether rows are ready; those whose device cannot send count until read."""
-        return bool(self._open) or (self._count < STAGED_MAX and self._queue.has_ready())
+        return bool(self._open) or (self.staged < STAGED_MAX and self._queue.has_ready())
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
         """Read the oldest ready rows; they are in flight from here on."""
-        while self._count < STAGED_MAX and self._queue.has_ready():
-            rows_left = STAGED_MAX - self._count
+        while self.staged < STAGED_MAX and self._queue.has_ready():
+            rows_left = STAGED_MAX - self.staged
             rows = await self._queue.read_batch(min(READ_ROWS, rows_left), READ_BYTES)
             self._stage(rows)
             if not rows or len(self._open) >= rows_max:
@@ -165,7 +163,7 @@ class FairQueue:
             if staged is None:
                 staged = self._staged[device_id] = deque()
             staged.append(row)
-            self._count += 1
+            self.staged += 1
             self._sessions.count_staged(device_id, 1)
             if self._sessions.send_state(device_id) is SendState.OPEN:
                 self._open.setdefault(device_id)
@@ -201,7 +199,7 @@ class FairQueue:
             device_id, _ = self._open.popitem(last=False)
             staged = self._staged[device_id]
             row = staged.popleft()
-            self._count -= 1
+            self.staged -= 1
             bytes_max -= row.size
             batch.append(row)
             self._in_flight[row.offset] = device_id
@@ -218,7 +216,7 @@ class FairQueue:
         if rows is None:
             return
         self._forget(device_id)
-        self._count -= len(rows)
+        self.staged -= len(rows)
         if rows:
             self._queue.give_back(list(rows), attempted=False)
             self._sessions.count_staged(device_id, -len(rows))

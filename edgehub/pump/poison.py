@@ -113,6 +113,7 @@ class Poison:
         counts: Keeps counts over restarts.
 
     Attributes:
+        narrow_rows: Rows still to be sent one by one, 0 = no search is under way.
         suspects: Offsets of rows that refusals are counted against.
     """
 
@@ -121,11 +122,11 @@ class Poison:
         "_idle_since",
         "_kept_out",
         "_last_tries",
-        "_narrow_rows",
         "_reconnect_soon",
         "_senders",
         "_sent",
         "_window",
+        "narrow_rows",
         "suspects",
     )
 
@@ -135,18 +136,13 @@ class Poison:
         self._counts = counts
         self._senders = RefusedSenders(endpoint_id, rng)
         self._window = window
-        self._narrow_rows = 0
+        self.narrow_rows = 0
         self._reconnect_soon = False
         self._idle_since: float | None = None
         self._sent: set[int] = set()
         self._kept_out: dict[int, tuple[Row, PumpedQueue, float]] = {}
         self._last_tries: set[int] = set()
         self.suspects: set[int] = set()
-
-    @property
-    def narrow_rows(self) -> int:
-        """Rows still to be sent one by one, 0 = no search is under way."""
-        return self._narrow_rows
 
     @property
     def checks_senders(self) -> bool:
@@ -231,7 +227,7 @@ class Poison:
             return True
         if not risks_close:
             return False
-        if not self._narrow_rows:
+        if not self.narrow_rows:
             self._narrow(1)
         return not alone
 
@@ -253,9 +249,9 @@ class Poison:
         closes, alone, cleared = self._count(row.offset, alone=is_alone)
         of_sender = self._senders.note(sender, row.offset, "closed by the peer", closed=True)
         self._reconnect_soon = closes <= SOON_CLOSES_MAX and len(self._kept_out) < SOON_ROWS_MAX
-        if max(closes, of_sender) >= CLOSES_MAX and not self._narrow_rows:
+        if max(closes, of_sender) >= CLOSES_MAX and not self.narrow_rows:
             self._narrow(len(ended))
-        if not is_alone or not self._narrow_rows:
+        if not is_alone or not self.narrow_rows:
             return None
         self._senders.hold(sender, now)
         if alone < CLOSES_MAX:
@@ -311,8 +307,8 @@ class Poison:
 
     def settled(self, rows: int) -> None:
         """Count rows that were delivered or became dead letters."""
-        if self._narrow_rows:
-            self._narrow(max(0, self._narrow_rows - rows))
+        if self.narrow_rows:
+            self._narrow(max(0, self.narrow_rows - rows))
 
     def delivered(self, results: Sequence[tuple[Row, SendResult]], count: int, now_ms: int) -> None:
         """Record the confirmed rows: the `count` of `results` without a failure."""
@@ -405,6 +401,6 @@ class Poison:
                 self.forget(offset)
 
     def _narrow(self, rows: int) -> None:
-        if bool(rows) is not bool(self._narrow_rows):
+        if bool(rows) is not bool(self.narrow_rows):
             self._window.narrow(alone=bool(rows))
-        self._narrow_rows = rows
+        self.narrow_rows = rows

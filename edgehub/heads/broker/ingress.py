@@ -92,6 +92,9 @@ class BrokerIngress:
         clock: For retries after a refusal.
         log: For dropped messages.
         backlog_bytes_max: Bound of `load`.
+
+    Attributes:
+        is_holding: Whether messages wait here because a limit refused one.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class BrokerIngress:
         self._fresh: deque[IncomingPublish] = deque()
         self._is_working = False
         self._is_slicing = False
-        self._held = False
+        self.is_holding = False
         self._retry_s = FIRST_RETRY_S
         self._timer = Timer(clock, self._try_again)
         self._pause: TimerHandle | None = None
@@ -128,11 +131,6 @@ class BrokerIngress:
         """Whether messages were left at the broker for the next connection."""
         self.takes = True
         """False = the hub shuts down, and no more messages are taken or acknowledged."""
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether messages wait here because a limit refused one."""
-        return self._held
 
     def take(self, messages: list[IncomingPublish]) -> None:
         """Handle received messages, a slice at a time."""
@@ -181,7 +179,7 @@ class BrokerIngress:
     # Back pressure on a broker that sends faster than messages can be stored.
 
     def _pause_reading(self) -> None:
-        if self._may_pause and self._pause is None and not self._held and self.takes:
+        if self._may_pause and self._pause is None and not self.is_holding and self.takes:
             self._peer.pause_reading()
             self._pause = self._clock.call_later(PAUSE_S_MAX, self._give_up_pause)
 
@@ -199,7 +197,7 @@ class BrokerIngress:
     def _release_waiting(self) -> None:
         self._resume_reading()
         self._timer.cancel()
-        self._held = False
+        self.is_holding = False
         for entry in self._entries:
             if entry.is_waiting:
                 entry.is_waiting = False
@@ -221,7 +219,7 @@ class BrokerIngress:
         token = self._first + len(self._entries)
         self._entries.append(entry)
         self._load.add(size)
-        if self._held:
+        if self.is_holding:
             entry.is_waiting = True
         else:
             self._offer(entry, token)
@@ -230,7 +228,7 @@ class BrokerIngress:
         reason = None
         if not self.takes:
             reason = BrokerDrop.CLOSING
-        elif self._held:
+        elif self.is_holding:
             reason = BrokerDrop.LIMIT
         elif self._load.bytes >= self._backlog_bytes_max:
             reason = BrokerDrop.QOS0_BACKLOG
@@ -310,7 +308,7 @@ class BrokerIngress:
 
     def _hold(self, entry: _Entry) -> None:
         entry.is_waiting = True
-        self._held = True
+        self.is_holding = True
         self._resume_reading()
         if not self._timer.is_running:
             self._timer.start(self._retry_s)
@@ -321,13 +319,13 @@ class BrokerIngress:
         if not self._dispatcher.may_fit(first.incoming):
             self._hold(first)
             return
-        self._held = False
+        self.is_holding = False
         # Messages settled at once change the order of entries only in `_acknowledge`.
         for place, entry in enumerate(list(self._entries)):
             if entry.is_waiting:
                 entry.is_waiting = False
                 self._offer(entry, self._first + place)
-                if self._held:
+                if self.is_holding:
                     break
                 self._retry_s = FIRST_RETRY_S
         self._acknowledge()

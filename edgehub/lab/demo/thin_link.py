@@ -40,6 +40,7 @@ class Pacer:
         clock: Where time comes from.
 
     Attributes:
+        rate_bytes_s: Bytes per second that the link can carry.
         bytes_passed: Bytes that the link has carried so far.
     """
 
@@ -48,13 +49,13 @@ class Pacer:
         "_delay_s",
         "_free_at",
         "_queue",
-        "_rate_bytes_s",
         "_timer",
         "bytes_passed",
+        "rate_bytes_s",
     )
 
     def __init__(self, *, rate_bit_s: float, delay_s: float, clock: Clock) -> None:
-        self._rate_bytes_s = rate_bit_s / 8
+        self.rate_bytes_s = rate_bit_s / 8
         self._delay_s = delay_s
         self._clock = clock
         self._free_at = clock.monotonic()
@@ -65,12 +66,7 @@ class Pacer:
     @property
     def pending_bytes_max(self) -> int:
         """Bytes of one connection that may be on the link: before and behind the bottleneck."""
-        return PENDING_BYTES_MAX + int(self._rate_bytes_s * self._delay_s)
-
-    @property
-    def rate_bytes_s(self) -> float:
-        """Bytes per second that the link can carry."""
-        return self._rate_bytes_s
+        return PENDING_BYTES_MAX + int(self.rate_bytes_s * self._delay_s)
 
     def put(self, size: int, arrive: Callable[[], None]) -> None:
         """Put `size` bytes on the link; `arrive` is called when the last of them is through."""
@@ -81,7 +77,7 @@ class Pacer:
 
     def change_rate(self, rate_bit_s: float) -> None:
         """Go on at another rate; what is being transmitted ends at the old one."""
-        self._rate_bytes_s = rate_bit_s / 8
+        self.rate_bytes_s = rate_bit_s / 8
 
     def clear(self) -> None:
         """Lose what has not passed the bottleneck; what is beyond still arrives."""
@@ -92,7 +88,7 @@ class Pacer:
 
     def _start_next(self) -> None:
         # Counting from when the link fell free, not from when a late timer fired, keeps the rate.
-        self._free_at += self._queue[0][0] / self._rate_bytes_s
+        self._free_at += self._queue[0][0] / self.rate_bytes_s
         wait_s = max(0.0, self._free_at - self._clock.monotonic())
         self._timer = self._clock.call_later(wait_s, self._passed)
 
