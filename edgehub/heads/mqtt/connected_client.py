@@ -28,7 +28,7 @@ from edgehub.mqtt.packets import session_expiry
 from edgehub.mqtt.subscription_options import NO_LOCAL, RETAIN_AS_PUBLISHED
 
 if TYPE_CHECKING:
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.received import ReceivedIds
@@ -77,7 +77,7 @@ class ConnectedClient:
         return ""
 
     def leave(
-        self, context: ListenerContext, connection: MqttConnection, *, hub_leaves: bool
+        self, context: ListenerContext, connection: ClientConnection, *, hub_leaves: bool
     ) -> None:
         """Release what the connection holds, and leave session and will behind.
 
@@ -106,7 +106,7 @@ class ConnectedClient:
 
 
 def connect_client(
-    connection: MqttConnection,
+    connection: ClientConnection,
     context: ListenerContext,
     connect: Connect,
     client: SignedInClient,
@@ -180,7 +180,7 @@ def connect_client(
 
 
 def _ingress(
-    connection: MqttConnection,
+    connection: ClientConnection,
     context: ListenerContext,
     connect: Connect,
     client: SignedInClient,

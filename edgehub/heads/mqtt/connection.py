@@ -78,7 +78,7 @@ class State(StrEnum):
 
 
 class MqttConnection(asyncio.Protocol):
-    """One TCP connection to the listener.
+    """One TCP connection to the listener; see `ClientConnection`.
 
     Attributes:
         connected: The parts that it has once its client is signed in, None before that.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.errors import StoreError
     from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.limits import ListenerLimits
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.session_table import SessionTable
@@ -103,8 +103,8 @@ class ListenerContext:
         self.topics: dict[bytes, EventsTopic] = {}
         self.blocks: dict[bytes, MessageProperties] = {}
         self.anonymous = self.draining = False
-        self.connections: set[MqttConnection] = set()
-        self.silent: dict[MqttConnection, None] = {}
+        self.connections: set[ClientConnection] = set()
+        self.silent: dict[ClientConnection, None] = {}
         self.wills = PendingWills(clock, self.submit_will, identities)
         self.sessions = Sessions(
             session_store,
@@ -122,10 +122,10 @@ class ListenerContext:
         self.index = SubscriptionIndex(space.hub_id)
         self.requests = ClientRequests()
         self._link_up = link_up
-        self._dirty: list[MqttConnection] = []
+        self._dirty: list[ClientConnection] = []
         self._limit_closes: OrderedDict[str, float] = OrderedDict()
 
-    def request_flush(self, connection: MqttConnection) -> None:
+    def request_flush(self, connection: ClientConnection) -> None:
         """Call `connection.flush` at the end of this turn of the loop."""
         if not self._dirty:
             asyncio.get_running_loop().call_soon(self._flush)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.heads.mqtt.backlog import Backlog
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.mqtt.packets import Packet
     from edgehub.mqtt.server_decoder import Decoder
 
@@ -54,7 +54,7 @@ class FairShare:
     """
 
     def __init__(
-        self, clock: Clock, backlog: Backlog, connections: Iterable[MqttConnection]
+        self, clock: Clock, backlog: Backlog, connections: Iterable[ClientConnection]
     ) -> None:
         self._clock = clock
         self._backlog = backlog
@@ -107,7 +107,7 @@ class Turn:
         "is_waiting",
     )
 
-    def __init__(self, clock: Clock, share: FairShare, connection: MqttConnection) -> None:
+    def __init__(self, clock: Clock, share: FairShare, connection: ClientConnection) -> None:
         self._clock = clock
         self._share = share
         self._connection = connection

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.heads.head import Settle
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.local.ingress import LocalIngress
     from edgehub.heads.mqtt.received import ReceivedIds
@@ -137,7 +137,7 @@ class Ingress:
         self,
         context: ListenerContext,
         client: SignedInClient,
-        connection: MqttConnection,
+        connection: ClientConnection,
         local: LocalIngress,
         received: ReceivedIds,
     ) -> None:

@@ -20,7 +20,7 @@ from edgehub.mqtt.server_packets import refusal as refusal_bytes
 
 if TYPE_CHECKING:
     from edgehub.heads.head import Settle
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.ingress import Taken
     from edgehub.heads.mqtt.local.ingress import LocalIngress
@@ -100,7 +100,7 @@ class Ingress5(Ingress):
         self,
         context: ListenerContext,
         client: SignedInClient,
-        connection: MqttConnection,
+        connection: ClientConnection,
         local: LocalIngress,
         received: ReceivedIds,
         *,

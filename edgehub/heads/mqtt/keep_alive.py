@@ -14,7 +14,7 @@ from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.transport import DRAINING
 
 if TYPE_CHECKING:
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
 
 FACTOR: Final = 1.5
 
@@ -33,7 +33,7 @@ class KeepAlive:
 
     def __init__(
         self,
-        connection: MqttConnection,
+        connection: ClientConnection,
         clock: Clock,
         *,
         keep_alive_s: int,

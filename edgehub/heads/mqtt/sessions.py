@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.heads.mqtt.session_writes import Done
@@ -131,7 +131,7 @@ class Sessions:
         self._on_written = on_written
         self._evicted = evicted
         self._writes = SessionWrites(self._write_now, spawn)
-        self._connected: dict[str, MqttConnection] = {}
+        self._connected: dict[str, ClientConnection] = {}
         self._stored: dict[str, _Session] = {}
         self._last_number = 0
         # Of all clients that are connected or have a stored session.
@@ -196,17 +196,17 @@ class Sessions:
             if session.timer is not None:
                 session.timer.cancel()
 
-    def __iter__(self) -> Iterator[MqttConnection]:
+    def __iter__(self) -> Iterator[ClientConnection]:
         return iter(list(self._connected.values()))
 
     def __len__(self) -> int:
         return len(self._connected)
 
-    def get(self, client_id: str) -> MqttConnection | None:
+    def get(self, client_id: str) -> ClientConnection | None:
         """Return the connection of a client id."""
         return self._connected.get(client_id)
 
-    def excess(self) -> list[MqttConnection]:
+    def excess(self) -> list[ClientConnection]:
         """List the anonymous connections beyond what anonymous clients may have, newest first."""
         more = self.clients.anonymous.used - self.clients.anonymous_limit
         anonymous = [
@@ -254,7 +254,7 @@ class Sessions:
         return True
 
     def admit(
-        self, client_id: str, connection: MqttConnection, *, clean: bool, expiry_s: int | None
+        self, client_id: str, connection: ClientConnection, *, clean: bool, expiry_s: int | None
     ) -> Admitted:
         """Make `connection` the one of its client id; an earlier one is closed first.
 
@@ -282,7 +282,7 @@ class Sessions:
             self._wills.session_resumed(client_id)
         return self._begin(client_id, clean=clean, expiry_s=expiry_s)
 
-    def leave(self, client_id: str, connection: MqttConnection, *, expiry_s: int | None) -> None:
+    def leave(self, client_id: str, connection: ClientConnection, *, expiry_s: int | None) -> None:
         """Remove a connection, unless another one has the client id by now.
 
         Args:
@@ -314,7 +314,7 @@ class Sessions:
         if expiry_s is not None:
             self._end_after(client_id, session, expiry_s)
 
-    def hub_leaves(self, client_id: str, connection: MqttConnection) -> None:
+    def hub_leaves(self, client_id: str, connection: ClientConnection) -> None:
         """Remove a connection that the hub ends; its session expires from the next start on."""
         if self._connected.get(client_id) is connection:
             self._disconnected(client_id)

@@ -13,7 +13,7 @@ from edgehub.heads.mqtt.statistics import CloseReason
 if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
 
 CHECK_S: Final = 60.0
 """Longest time between two looks at the clock, which may be set at any moment."""
@@ -33,7 +33,7 @@ class SignatureExpiry:
 
     def __init__(
         self,
-        connection: MqttConnection,
+        connection: ClientConnection,
         clock: Clock,
         identities: Identities,
         expires_s: int,

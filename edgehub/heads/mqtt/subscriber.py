@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgehub.errors import StoreError
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.local.client import LocalClient
     from edgehub.heads.mqtt.responses import Responses
     from edgehub.heads.mqtt.session_writes import Done
@@ -78,7 +78,7 @@ class Subscriber:
 
     def __init__(  # noqa: PLR0913 - the client and its parts, each by name
         self,
-        connection: MqttConnection,
+        connection: ClientConnection,
         responses: Responses,
         client: SignedInClient,
         index: SubscriptionIndex,

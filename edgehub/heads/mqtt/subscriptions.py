@@ -15,7 +15,7 @@ from edgehub.heads.mqtt.topics import client_prefixes, input_prefixes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.topics import ClientTopic, Subscription
 
     Follower = Callable[[str, bool], None]
@@ -38,10 +38,10 @@ class SubscriptionIndex:
         self._hub_id = hub_id
         self._followers: dict[ClientTopic, list[Follower]] = {}
         # Target and prefix to connections in order of subscription, with their options.
-        self._listeners: dict[tuple[str, str], dict[MqttConnection, int]] = {}
+        self._listeners: dict[tuple[str, str], dict[ClientConnection, int]] = {}
         self._watches: dict[tuple[str, str], _Watch] = {}
 
-    def add(self, connection: MqttConnection, subscription: Subscription, options: int) -> None:
+    def add(self, connection: ClientConnection, subscription: Subscription, options: int) -> None:
         """Add a subscription, or change its options."""
         key = subscription.target, subscription.prefix
         listeners = self._listeners.setdefault(key, {})
@@ -50,7 +50,7 @@ class SubscriptionIndex:
         if first:
             self._changed(subscription, listened=True)
 
-    def remove(self, connection: MqttConnection, subscriptions: Iterable[Subscription]) -> None:
+    def remove(self, connection: ClientConnection, subscriptions: Iterable[Subscription]) -> None:
         """Remove subscriptions of a connection, as far as it has them."""
         for subscription in subscriptions:
             key = subscription.target, subscription.prefix
@@ -62,7 +62,7 @@ class SubscriptionIndex:
                 del self._listeners[key]
                 self._changed(subscription, listened=False)
 
-    def find(self, target: str, prefixes: Iterable[str]) -> tuple[MqttConnection, int] | None:
+    def find(self, target: str, prefixes: Iterable[str]) -> tuple[ClientConnection, int] | None:
         """Return a connection that gets what is for `target`, and its options.
 
         The first prefix takes precedence, and of several connections the last that subscribed.
@@ -73,7 +73,9 @@ class SubscriptionIndex:
                 return next(reversed(listeners.items()))
         return None
 
-    def input_listener(self, module_id: str, input_name: str) -> tuple[MqttConnection, int] | None:
+    def input_listener(
+        self, module_id: str, input_name: str
+    ) -> tuple[ClientConnection, int] | None:
         """Return the connection that takes an input of a module of this hub."""
         prefixes = input_prefixes(self._hub_id, module_id, input_name)
         return self.find(f"{self._hub_id}/{module_id}", prefixes)

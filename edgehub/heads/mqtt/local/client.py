@@ -17,7 +17,7 @@ from edgehub.mqtt.topic_filter import split_share
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.heads.mqtt.connection import MqttConnection
+    from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.deliveries import Deliveries
     from edgehub.heads.mqtt.local.rights import LocalRights
     from edgehub.heads.mqtt.local.session import LocalSession
@@ -48,7 +48,7 @@ class LocalClient:
         space: LocalSpace,
         session: LocalSession,
         rights: LocalRights,
-        connection: MqttConnection,
+        connection: ClientConnection,
         deliveries: Deliveries,
     ) -> None:
         self._space = space

@@ -20,7 +20,7 @@ class Client:
         self.turns = Changes()
 
     def next_turn(self) -> None:
-        """See `MqttConnection`."""
+        """See `ClientConnection`."""
         self.turns()
 
 

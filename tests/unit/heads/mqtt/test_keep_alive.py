@@ -16,7 +16,7 @@ class Watched:
         self.closed: list[CloseReason] = []
 
     def close(self, reason: CloseReason) -> None:
-        """See `MqttConnection`."""
+        """See `ClientConnection`."""
         self.closed.append(reason)
 
 
