@@ -7,13 +7,12 @@ changed nothing; what the mapper publishes itself is not handed back to it.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.clock import Clock, Timer
+from edgehub.clock import Clock, Timer, between_slices
 from edgehub.entities.announcements import Announcements, cleared
 from edgehub.entities.configured import local_topics, mapper_options
 from edgehub.entities.effect_executor import EffectExecutor
@@ -300,7 +299,7 @@ class EntitiesPart(Part):
                     )
                 )
                 if count % AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await between_slices()
         self._carry_out(mapper.forget_unpublished(topics))
 
     # What is shown of it.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.clock import Timer
 from edgehub.errors import StoreError
 from edgehub.hub.part import Part
 from edgehub.hub.settings_line import settings_line
@@ -24,7 +25,7 @@ from edgehub.operations.journal import WRITE_OUT_S, JournalOperations
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from edgehub.clock import Clock, TimerHandle
+    from edgehub.clock import Clock
     from edgehub.operations.operation import Operation
     from edgehub.router import Router
     from edgehub.settings import Settings
@@ -63,7 +64,7 @@ class JournalPart(Part):
         self._router: Router | None = None
         self._recorded: dict[str, Any] = {}
         self._recorded_at = -RECORDS_EVERY_S
-        self._recording: TimerHandle | None = None
+        self._recording = Timer(clock, self._record_settings)
         self._journal: Journal | None = None
         folder = settings.data_dir.absolute() / FOLDER
         feed = store.journal
@@ -106,8 +107,7 @@ class JournalPart(Part):
     async def drain(self, deadline: float) -> None:
         """Write what still waits, within some seconds; nothing else is going to happen."""
         del deadline
-        if self._recording is not None:
-            self._recording.cancel()
+        self._recording.cancel()
         if self._journal is None or self._store.journal is None:
             return
         self._store.journal.end()
@@ -134,14 +134,11 @@ class JournalPart(Part):
         return self.asked.table()
 
     def _record_soon(self) -> None:
-        if self._recording is None:
-            due_at = max(SETTLE_S, self._recorded_at + RECORDS_EVERY_S - self._clock.monotonic())
-            self._recording = self._clock.call_later(due_at, self._record_settings)
+        due_s = max(SETTLE_S, self._recorded_at + RECORDS_EVERY_S - self._clock.monotonic())
+        self._recording.start(due_s)
 
     def _record_settings(self) -> None:
-        if self._recording is not None:
-            self._recording.cancel()
-            self._recording = None
+        self._recording.cancel()
         feed = self._store.journal
         assert feed is not None
         assert self._router is not None
