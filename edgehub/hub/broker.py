@@ -107,9 +107,8 @@ class BrokerPart(HeadPart):
         """Return what was dropped for good since the start."""
         return [] if self.head is None else self.head.losses()
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List what is wrong with the link, and what the broker refuses."""
-        del shown
         if self.head is None:
             return []
         figures = self.head.statistics()

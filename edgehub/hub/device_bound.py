@@ -178,9 +178,8 @@ class DeviceBoundPart(Part):
         document["held_up"] = {} if self._handover is None else self._handover.held_up
         return {"device_bound": document}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return which hubs do not take the messages for their devices."""
-        del shown
         held_up = {} if self._handover is None else self._handover.held_up
         return [
             f"device_bound: messages for devices of other hubs wait here: {reason}"

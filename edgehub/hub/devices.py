@@ -44,7 +44,7 @@ from edgehub.operations.lora import LorawanDeviceOperations
 from edgehub.redis_link.faults import RedisError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.affinity.coordinator import Coordinator
@@ -311,9 +311,8 @@ class DevicesPart(Part):
             document["sessions"] = self._sessions.open_sessions()
         return {"affinity": document, "requests": asdict(self.queues.statistics())}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List what keeps this hub from its share of the devices."""
-        del shown
         writes = [] if self._probe is None else self._probe.warnings()
         found = [f"affinity: {warning}" for warning in writes]
         if self._reader is not None and self._reader.unreachable_s() > 0:

@@ -275,9 +275,8 @@ class EndpointsPart(Part):
             if served.pump.endpoint.state == "up"
         }
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List the endpoints of which rows are orphaned."""
-        del shown
         return [
             f"messages of endpoint {name!r} are orphaned: no settings or route name it any more"
             " (edgehub queue move takes them elsewhere)"

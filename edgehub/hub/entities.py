@@ -26,7 +26,7 @@ from edgehub.telemetry.losses import Loss
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from edgehub.entities.announcements import Announcement, Subject
     from edgehub.entities.tables import EntityContents
@@ -347,9 +347,8 @@ class EntitiesPart(Part):
             ),
         ]
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List what stands in the way of entities."""
-        del shown
         if self._mapper is None or self.directory is None:
             return []
         warnings = [*self._mapper.statistics().warnings.values(), *self.directory.warnings()]

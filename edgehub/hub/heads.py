@@ -150,9 +150,8 @@ class MqttPart(HeadPart):
         """Return the listener's figures."""
         return {"mqtt": asdict(self.head.statistics())}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List the bounds that are nearly used up."""
-        del shown
         return bound_warnings("MQTT", self.head.statistics().bounds)
 
     def operations(self) -> Sequence[Operation]:
@@ -226,9 +225,8 @@ class HttpPart(HeadPart):
         """Return the head's figures."""
         return {"http": None if self.head is None else asdict(self.head.statistics())}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List the bounds that are nearly used up."""
-        del shown
         return [] if self.head is None else bound_warnings("HTTP", self.head.statistics().bounds)
 
     def losses(self) -> list[Loss]:

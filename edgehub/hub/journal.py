@@ -124,9 +124,8 @@ class JournalPart(Part):
         """Return the journal's figures."""
         return {"journal": self.asked.document()}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List what keeps lines from being written."""
-        del shown
         return [] if self._journal is None else self._journal.statistics().warnings()
 
     def operations(self) -> Sequence[Operation]:

@@ -100,9 +100,8 @@ class LoraPart(HeadPart):
         """Return the head's figures."""
         return {"lora": None if self.head is None else asdict(self.head.statistics())}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List stations that are not connected, or that repeat frames without end."""
-        del shown
         if self.head is None:
             return []
         documents = [self.head.stations.document(each) for each in self.head.stations.all()]

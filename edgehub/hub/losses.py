@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgehub.hub.part import Part
 from edgehub.telemetry.losses import RecentLosses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from edgehub.clock import Clock
 
@@ -30,7 +30,6 @@ class LossesPart(Part):
         """Look at the totals until cancelled."""
         await self._recent.run()
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List what was lost in the last hour."""
-        del shown
         return self._recent.warnings()

@@ -64,9 +64,8 @@ class Part:
         """Return its members of the status document."""
         return {}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
-        """List what an operator should look at; `shown` is the status document without them."""
-        del shown
+    def warnings(self) -> list[str]:
+        """List what an operator should look at; called after `status`."""
         return []
 
     def operations(self) -> Sequence[Operation]:

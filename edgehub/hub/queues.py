@@ -67,6 +67,7 @@ class QueuesPart(Part):
         self._routes = routes
         self._describe = describe
         self._forecast = QueueForecast(store, endpoints, clock)
+        self._shown: dict[str, Any] = {}
         self._asked = QueueOperations(
             store=store,
             endpoints=endpoints,
@@ -82,17 +83,18 @@ class QueuesPart(Part):
 
     def status(self) -> dict[str, Any]:
         """Return all endpoints and queues."""
-        return {
+        self._shown = {
             "endpoints": self._forecast.endpoint_documents(),
             "queues": self._forecast.queue_documents(),
         }
+        return self._shown
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List the endpoints that do not take what waits, and rows that will expire over it."""
-        endpoints = shown["endpoints"]
+        endpoints = self._shown["endpoints"]
         return [
             *status.parked_warnings(endpoints),
-            *status.refused_warnings(endpoints, shown["queues"]),
+            *status.refused_warnings(endpoints, self._shown["queues"]),
             *status.left_out_warnings(endpoints),
             *status.window_warnings(endpoints, self._store.statistics().clock),
             *self._forecast.warnings(),

@@ -102,9 +102,8 @@ class ReloadPart(Part):
         """Return the settings that wait for a restart."""
         return {"needs_restart": [entry.key for entry in self._needs_restart]}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List the settings that wait for a restart."""
-        del shown
         return [*map(str, self._needs_restart)]
 
     def operations(self) -> Sequence[Operation]:

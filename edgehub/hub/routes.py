@@ -262,9 +262,8 @@ class RoutesPart(Part):
         }
         return document
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List what is wrong with the routes, or keeps them from being changed."""
-        del shown
         refused = [
             f"{count} messages of tenant {tenant} were refused, which may send no more a second"
             for tenant, count in self._refused().items()

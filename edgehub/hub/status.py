@@ -111,7 +111,7 @@ class HubStatus:
         for part in self.parts:
             members |= part.status()
         for part in self.parts:
-            warnings += part.warnings(members)
+            warnings += part.warnings()
         return {
             "hub_id": members["hub_id"],
             "version": edgehub.__version__,

@@ -82,9 +82,8 @@ class StorePart(Part):
             "written": status.written_document(self.store.queues.all()),
         }
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List faults of disk and database, limits that are reached, and dead letters."""
-        del shown
         figures = self.store.statistics()
         return [
             *status.store_warnings(figures),

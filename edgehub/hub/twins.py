@@ -147,21 +147,23 @@ class TwinsPart(Part):
             "refused_total": self._refused_total,
             "synchronised": self._uplink.is_up,
             "unsent": sum(map(self._is_upstream, self.twins.unsent())),
-            "local": len(self.twins) - sum(map(self._is_upstream, self.twins.ids())),
+            "local": self._local(),
         }
         return {"twins": document}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """List a bound that is nearly used up, and what is not synchronised."""
         nearly_full = bound_warnings("twins", [self.twins.bound.statistics()])
         found = [*nearly_full, *twin_warnings(self._settings)]
-        local = shown["twins"]["local"]
-        if local and self._is_upstream("device"):
+        if self._is_upstream("device") and (local := self._local()):
             found.append(
                 f"twins: {local} of modules are served here and not synchronised: the peer upstream"
                 " has a session for each device, and none for modules"
             )
         return found
+
+    def _local(self) -> int:
+        return len(self.twins) - sum(map(self._is_upstream, self.twins.ids()))
 
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of twins."""

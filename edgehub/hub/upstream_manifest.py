@@ -129,9 +129,8 @@ class UpstreamManifestPart(Part):
         }
         return {"upstream_manifest": document}
 
-    def warnings(self, shown: Mapping[str, Any]) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return why the manifest that is desired is not in force."""
-        del shown
         if not self._refused:
             return []
         return [f"the manifest of the {self._source.name} is refused: {self._refused[0]}"]

@@ -172,9 +172,9 @@ async def test_a_debt_that_is_old_is_a_warning_and_ends_after_its_time(tmp_path:
     async with gateway(tmp_path / "q.db", away(), pending_ttl_s=7200) as hub:
         hub.measure(A, 1, client="press")
         await hub.quiet()
-        assert hub.mapping.warnings({}) == []
+        assert hub.mapping.warnings() == []
         await hub.clock.advance(3700)
-        assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings({})[0]
+        assert "1 message of 1 unregistered entity waits" in hub.mapping.warnings()[0]
         (pending,) = directory_of(hub).pending()["entities"]
         assert (pending["clients"], pending["oldest_age_s"]) == (["press"], 3700)
         assert hub.mapping.status()["entities"]["pending"]["bytes"] > 0

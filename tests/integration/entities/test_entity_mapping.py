@@ -76,7 +76,7 @@ async def test_a_refused_creation_parks_its_rows_until_a_corrected_registration(
         assert hub.mapping.directory is not None
         assert hub.mapping.directory.show(A)["announced"] is False
         assert (cloud.bodies("gw"), cloud.bodies("A"), cloud.bodies("B")) == ([3], [], [])
-        assert any("refused to create 1" in text for text in hub.mapping.warnings({}))
+        assert any("refused to create 1" in text for text in hub.mapping.warnings())
     cloud = Cloud()
     cloud.created = {"gw"}
     async with gateway(tmp_path / "q.db", cloud) as hub:
@@ -241,7 +241,7 @@ async def test_a_hub_without_mapper_still_keeps_the_order_of_what_it_has(tmp_pat
     cloud.answer = lambda row: NEVER if b"101,A" in row.message.body else None
     async with gateway(path, cloud, enabled=False) as hub:
         await hub.quiet()
-        assert (hub.mapping.status()["entities"], hub.mapping.warnings({})) == (
+        assert (hub.mapping.status()["entities"], hub.mapping.warnings()) == (
             {"enabled": False},
             [],
         )
