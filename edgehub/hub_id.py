@@ -41,8 +41,10 @@ def load_hub_id(data_dir: Path, configured: str | None) -> str:
         made = f"{host}-{secrets.token_hex(2)}"
         replace_file(file, f"{made}\n".encode("ascii"))
     except OSError as error:
-        msg = f"cannot use the data folder {data_dir}: {error.strerror or error}"
-        raise StartupError(f"{msg} (set data_dir to a folder this user may write)") from error
+        raise StartupError(
+            f"cannot use the data folder {data_dir}: {error.strerror or error}"
+            " (set data_dir to a folder this user may write)"
+        ) from error
     return made
 
 
@@ -69,6 +71,7 @@ def _make_private(data_dir: Path) -> None:
 def _checked(file: Path) -> str:
     text = file.read_text("utf-8-sig", errors="replace").strip()
     if not _VALID.fullmatch(text):
-        msg = f"{file} does not hold a hub id"
-        raise StartupError(f"{msg} (remove it for a new one, or set hub_id)")
+        raise StartupError(
+            f"{file} does not hold a hub id (remove it for a new one, or set hub_id)"
+        )
     return text

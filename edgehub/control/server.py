@@ -119,8 +119,10 @@ class ControlServer:
         except OSError as error:
             raise self._unusable(error) from error
         if not stat.S_ISSOCK(mode):
-            msg = f"{self._path} is in the way of the control socket and is no socket"
-            raise StartupError(f"{msg} (move it away, or set control_socket to another path)")
+            raise StartupError(
+                f"{self._path} is in the way of the control socket and is no socket"
+                " (move it away, or set control_socket to another path)"
+            )
         try:
             with address(self._path) as name:
                 _, writer = await asyncio.open_unix_connection(name)
@@ -130,8 +132,10 @@ class ControlServer:
         except OSError as error:
             raise self._unusable(error) from error
         writer.close()
-        msg = f"another process serves the control socket {self._path}"
-        raise StartupError(f"{msg} (stop it, or set another data_dir)")
+        raise StartupError(
+            f"another process serves the control socket {self._path}"
+            " (stop it, or set another data_dir)"
+        )
 
     def _unusable(self, error: OSError) -> StartupError:
         msg = f"cannot open the control socket {self._path}: {error.strerror or error}"

@@ -73,9 +73,11 @@ class ListeningPort:
         try:
             self._sockets = await _bind(host, port, self._backlog)
         except OSError as error:
-            reason = f"{error.strerror or error} ({self._hint(error.errno)})"
             where = f"{host}:{port}"
-            raise StartupError(f"cannot listen for {self._purpose} on {where}: {reason}") from error
+            raise StartupError(
+                f"cannot listen for {self._purpose} on {where}: "
+                f"{error.strerror or error} ({self._hint(error.errno)})"
+            ) from error
 
     async def accept(
         self,

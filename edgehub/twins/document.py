@@ -320,8 +320,11 @@ def _check_leaf(value: Any, path: str, *, in_array: bool) -> None:
 def _check_name(name: str, path: str) -> None:
     found = _BAD_IN_NAME(name)
     if found:
-        text = f"{_shown(path or name)}: {found.group()!a} in a name"
-        raise TwinError(400, f"{text}; write names without control characters, spaces, . $ and #")
+        raise TwinError(
+            400,
+            f"{_shown(path or name)}: {found.group()!a} in a name"
+            "; write names without control characters, spaces, . $ and #",
+        )
     if not name or _bytes_of(name, path) > NAME_BYTES_MAX:
         raise TwinError(400, f"{_shown(path or name)}: a name of 0 or over {NAME_BYTES_MAX} bytes")
 

@@ -256,9 +256,12 @@ def _plain_entries(body: bytes) -> Iterator[Any]:
     while sign == b",":
         found = _ENTRY.match(body, at)
         if found is None:
-            detail = f"not an object of {', '.join(sorted(_ENTRY_KEYS))}, or with too many members"
             raise RequestError(
-                HTTPStatus.BAD_REQUEST, f"message {index}: {detail} (byte {at})", index=index
+                HTTPStatus.BAD_REQUEST,
+                f"message {index}: "
+                f"not an object of {', '.join(sorted(_ENTRY_KEYS))}, or with too many members"
+                f" (byte {at})",
+                index=index,
             )
         try:
             yield orjson.loads(found[1])

@@ -118,8 +118,10 @@ def check_anonymous(
         request.hosts[0].decode("latin-1").strip(), request.origin, request.fetch_site, host_names
     )
     if why is Foreign.HOST:
-        hint = "use localhost or 127.0.0.1, or name it in http.host_names"
-        raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, f"{why}; {hint}")
+        raise RequestError(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            f"{why}; use localhost or 127.0.0.1, or name it in http.host_names",
+        )
     if why is Foreign.ORIGIN:
         raise RequestError(HTTPStatus.FORBIDDEN, why.value)
 

@@ -143,6 +143,7 @@ class Deliveries:
         self.reserved: Collection[int] = ()
         self.freed: Callable[[], None] | None = None
         self._next_id = 1
+        # One timer for the oldest; deliveries stand in order of their deadlines.
         self._timer = Timer(clock, self._check)
 
     def __len__(self) -> int:
@@ -301,7 +302,7 @@ class Deliveries:
             self._write(data)
             if delivery.written is not None:
                 delivery.written()
-            self._arm(delivery.deadline_s - now_s)
+            self._timer.start(delivery.deadline_s - now_s)
         else:
             self._write(data)
             if delivery.written is not None:
@@ -316,7 +317,7 @@ class Deliveries:
             return
         self._waiting.append(delivery)
         self.waiting_bytes += size
-        self._arm(self._ack_timeout_s)
+        self._timer.start(self._ack_timeout_s)
 
     def _write_waiting(self) -> None:
         now_s = self._clock.monotonic()
@@ -361,16 +362,12 @@ class Deliveries:
         self._next_id = packet_id % PACKET_ID_MAX + 1
         return packet_id
 
-    def _arm(self, seconds: float) -> None:
-        # One timer for the oldest; deliveries stand in order of their deadlines.
-        self._timer.start(seconds)
-
     def _check(self) -> None:
         now_s = self._clock.monotonic()
         late = []
         for packet_id, (deadline_s, _) in self._in_flight.items():
             if deadline_s > now_s:
-                self._arm(deadline_s - now_s)
+                self._timer.start(deadline_s - now_s)
                 break
             late.append(packet_id)
         for packet_id in late:
@@ -382,7 +379,7 @@ class Deliveries:
             self.waiting_bytes -= _size(delivery)
             delivery.settle(_LATE)
         if self._waiting:
-            self._arm(self._waiting[0].deadline_s - now_s)
+            self._timer.start(self._waiting[0].deadline_s - now_s)
         if len(self._abandoned) >= min(ABANDONED_MAX, self._terms.receive_maximum):
             self._unresponsive()
 

@@ -185,12 +185,12 @@ class Turn:
     def wake(self) -> None:
         """Begin the next turn early: enough is settled."""
         if self.is_waiting:
-            self._cancel()
+            self._timer.cancel()
             self._wait(max(0.0, self._not_before_s - self._clock.monotonic()))
 
     def close(self) -> None:
         """Drop what waits; the connection is closed."""
-        self._cancel()
+        self._timer.cancel()
         self._rest = b""
         self.is_waiting = False
 
@@ -201,11 +201,8 @@ class Turn:
         else:
             asyncio.get_running_loop().call_soon(self._next)
 
-    def _cancel(self) -> None:
-        self._timer.cancel()
-
     def _next(self) -> None:
-        self._cancel()
+        self._timer.cancel()
         if self.is_waiting:
             self.is_waiting = False
             self._connection.next_turn()

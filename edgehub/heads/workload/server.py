@@ -85,9 +85,11 @@ class WorkloadServer:
             await self._listen(None)
             await self.follow()
         except OSError as error:
-            msg = f"cannot open sockets of the workload API in {self._folder}"
-            hint = "set workload.folder to a short path that this user may write"
-            raise StartupError(f"{msg}: {error.strerror or error} ({hint})") from error
+            raise StartupError(
+                f"cannot open sockets of the workload API in {self._folder}:"
+                f" {error.strerror or error}"
+                " (set workload.folder to a short path that this user may write)"
+            ) from error
 
     async def follow(self) -> None:
         """Open sockets of modules that are new, and close those of modules that were removed.

@@ -62,8 +62,10 @@ def _present_delivered(path: Path, judge: Judge) -> None:
                 record = orjson.loads(line)
                 copy = Copy(record["device"], parse_body(record["body"].encode()), record["id"])
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                msg = f"line {number} of the delivered messages is not a record of the hub"
-                raise SelfTestError(f"{msg}: {line[:80]!r}") from error
+                raise SelfTestError(
+                    f"line {number} of the delivered messages is not a record of the hub"
+                    f": {line[:80]!r}"
+                ) from error
             judge.deliver(copy)
 
 

@@ -109,8 +109,10 @@ async def measure_disk(folder: Path, clock: Clock) -> DiskLatency:
     except StartupError as error:
         raise SelfTestError(f"the hub's store does not start here: {error}") from error
     except TimeoutError as error:
-        msg = f"a few commits took more than {STORE_TIMEOUT_S:.0f} s in {folder}"
-        raise SelfTestError(f"{msg} (is the disk full or failing?)") from error
+        raise SelfTestError(
+            f"a few commits took more than {STORE_TIMEOUT_S:.0f} s in {folder}"
+            " (is the disk full or failing?)"
+        ) from error
     return DiskLatency(fsync=fsync, fdatasync=fdatasync, commit=commit, group_commit=group_commit)
 
 

@@ -60,18 +60,18 @@ def scratch_folder(directory: Path, *, free_bytes_min: int) -> Iterator[Path]:
     try:
         made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=directory)
     except OSError as error:
-        msg = f"cannot make a folder in {directory}: {error.strerror or error}"
-        hint = "name one that this user may write with --directory"
-        raise SelfTestError(f"{msg} ({hint})") from error
+        raise SelfTestError(
+            f"cannot make a folder in {directory}: {error.strerror or error}"
+            " (name one that this user may write with --directory)"
+        ) from error
     with made as name:
         free_bytes = shutil.disk_usage(name).free
         if free_bytes < free_bytes_min:
-            msg = (
+            raise SelfTestError(
                 f"{directory} has {free_bytes // _MIB} MiB free, "
                 f"the test wants {-(-free_bytes_min // _MIB)} MiB"
+                " (free some, name another disk with --directory, or shorten it with --seconds)"
             )
-            hint = "free some, name another disk with --directory, or shorten it with --seconds"
-            raise SelfTestError(f"{msg} ({hint})")
         folder = Path(name)
         (folder / MANIFEST).write_text(json.dumps(_manifest()), "utf-8")
         (folder / SETTINGS).write_text(_settings(), "utf-8")
