@@ -203,6 +203,34 @@ async def test_a_device_that_moves_during_an_outage_is_one_twin(family: Family) 
             assert (await client.get()).body["reported"] == {"a": 2, "b": 2, "$version": 3}
 
 
+async def test_devices_may_have_sessions_of_their_own_at_a_parent(tmp_path: Path) -> None:
+    """Twins and methods go over them as over the one of a hub."""
+    for name in ("parent", "child"):
+        (tmp_path / name).mkdir()
+    async with running_hub(tmp_path / "parent", hub_id="parent") as parent:
+        upstream = {
+            "type": "mqtt",
+            "host": "127.0.0.1",
+            "port": parent.mqtt_port,
+            "identity": "device",
+            "twins": True,
+        }
+        async with (
+            running_hub(tmp_path / "child", hub_id="child", upstream=upstream) as child,
+            twin_client(child.mqtt_port, "leaf-1") as client,
+        ):
+            await child.until(lambda: twins(child)["synchronised"])
+            assert (await client.report({"a": 1})).status == DONE
+            await child.until(lambda: not twins(child)["unsent"])
+            assert await reported(parent, "leaf-1") == {"a": 1}
+            await desire(parent, "leaf-1", {"x": 1})
+            assert await client.desired() == ("$iothub/", 2, {"x": 1})
+            call = {"methodName": "reboot", "connectTimeoutInSeconds": 10}
+            task = asyncio.create_task(parent.call("method invoke", device_id="leaf-1", call=call))
+            client.respond(await client.call(), 200)
+            assert (await task)["status"] == OK
+
+
 async def test_a_client_of_another_name_stays_with_its_hub(family: Family) -> None:
     """What the child may not speak for is served by it, and never reaches the parent."""
     async with (
