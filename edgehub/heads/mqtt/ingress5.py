@@ -46,7 +46,7 @@ _CODES: Final = {
     DropReason.BODY_NOT_UTF8: (ReasonCode.PAYLOAD_FORMAT_INVALID, "body is not UTF-8"),
     DropReason.PROPERTY_UNFIT: (
         ReasonCode.PAYLOAD_FORMAT_INVALID,
-        "a property with control characters, or a response topic that is none",
+        "a property with control characters, or an invalid response topic",
     ),
     DropReason.FOREIGN_IDENTITY: (
         ReasonCode.NOT_AUTHORIZED,

@@ -106,7 +106,7 @@ def _local_will(
         raise _refused("will is larger than a message may be", ReasonCode.PACKET_TOO_LARGE)
     if given is not None and not given.is_passable:
         raise _refused(
-            "will has a property with control characters, or a response topic that is none",
+            "will has a property with control characters, or an invalid response topic",
             ReasonCode.PAYLOAD_FORMAT_INVALID,
         )
     return message
