@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 STATIONS = (0xA1, 0xA2, 0xB1, 0xB2)
 IN_TIME_MIN = 0.995
+UNANSWERED_MAX = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Size:
     down_s: float
 
 
-SMALL = Size(devices=60, seconds=8, joins_per_s=30, uplinks_per_s=12, down_s=2)
+SMALL = Size(devices=40, seconds=5, joins_per_s=40, uplinks_per_s=14, down_s=1)
 FULL = Size(devices=1000, seconds=300, joins_per_s=3, uplinks_per_s=5, down_s=50)
 
 
@@ -91,6 +92,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
     server.stop()
 
 
+@pytest.mark.timeout(60)  # about 12 s where nothing else runs
 @pytest.mark.parametrize(
     "size", [SMALL, pytest.param(FULL, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])]
 )
@@ -132,9 +134,12 @@ def test_a_frame_that_a_living_hub_took_arrives_once(
         assert hub.stop() == 0
     delivered = Counter(one.delivered()) + Counter(two.delivered())
     assert [each for each, count in delivered.items() if count > 1] == []
-    wanted = {(eui_text(eui), f_cnt) for eui, f_cnt in simulation.arrived}
-    assert wanted - delivered.keys() == set()
-    assert (result.joined, result.acknowledged) == (size.devices, result.confirmed)
+    # What the killed hub had stored and not answered is no other hub's to answer.
+    assert len(simulation.unanswered) <= UNANSWERED_MAX
+    taken = simulation.arrived | simulation.unanswered
+    assert {(eui_text(eui), f_cnt) for eui, f_cnt in taken} - delivered.keys() == set()
+    assert result.joined == size.devices
+    assert result.acknowledged == result.confirmed - len(simulation.unanswered)
     assert result.reconnects >= 2
     assert result.refused == 0
     windows = Counter(figures[0]["downlinks"]) + Counter(figures[1]["downlinks"])

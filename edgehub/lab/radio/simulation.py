@@ -144,6 +144,8 @@ class RadioSimulation:
         clock: For all timers.
         tls: For `wss`.
 
+    Attributes:
+        unanswered: DevEUI and counter of confirmed frames that no hub has acknowledged.
     """
 
     def __init__(
@@ -170,6 +172,7 @@ class RadioSimulation:
         self._taken: dict[tuple[int, int], set[_StationPlace]] = {}
         """Unconfirmed frames, with the stations whose hub has taken them."""
         self._acknowledged: set[tuple[int, int]] = set()
+        self.unanswered: set[tuple[int, int]] = set()
 
     @property
     def arrived(self) -> set[tuple[int, int]]:
@@ -288,6 +291,7 @@ class RadioSimulation:
                 self._counts["acknowledged"] += 1
                 self._acknowledged.add((device.dev_eui, f_cnt))
                 return
+        self.unanswered.add((device.dev_eui, f_cnt))
 
     async def _exchange(
         self, device: SimulatedLorawanDevice, frame: bytes, timeout_s: float
