@@ -32,6 +32,7 @@ from edgehub.devices.faults import (
     DeviceSourceError,
 )
 from edgehub.devices.hub_requests import HubRequests
+from edgehub.devices.lorawan_registration import LorawanRegistration
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
 from edgehub.devices.twin_source import TwinSource
@@ -95,6 +96,7 @@ class DevicesPart(Part):
         coordinator: Elects hubs.
         requests: The way to other hubs, None = there are none.
         frames: Stores messages of elected frames.
+        registration: Of LoRaWAN devices.
     """
 
     name = "devices"
@@ -149,6 +151,7 @@ class DevicesPart(Part):
             ),
             devices_max=affinity.devices_max,
         )
+        self.registration = LorawanRegistration(self._listed(), self.devices, self._common())
         self._submit: Submit = self.queues.submitter(router.submit)
         self._election_queue = ElectionQueue(
             self.devices,
@@ -341,8 +344,8 @@ class DevicesPart(Part):
         )
         lorawan = LorawanDeviceOperations(
             self._listed(),
+            self.registration,
             self.devices,
-            self._common(),
             are_upstream=self._index is not None,
         )
         return (*devices.table(), *lorawan.table())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from edgehub.devices.faults import DeviceSourceError
+from edgehub.devices.faults import DeviceError, DeviceSourceError
 from edgehub.hub.heads import HeadPart
 from edgehub.lora.device import DeviceClass
 from edgehub.lora.regions import REGIONS, FixedRegion
@@ -53,6 +53,7 @@ class LoraPart(HeadPart):
         clock: Clock,
     ) -> None:
         self._devices = devices
+        self._described = configuration.lorawan_devices
         self.head = None
         settings = configuration.settings
         if settings.lora.port is None:
@@ -73,6 +74,7 @@ class LoraPart(HeadPart):
     async def run(self) -> None:
         """Serve until cancelled; devices that always listen get messages from the start on."""
         if self.head is not None:
+            await self._register()
             try:
                 async for stored in self._devices.lorawan_devices():
                     profile, session = stored.profile.lora, stored.session.lora
@@ -91,10 +93,22 @@ class LoraPart(HeadPart):
             await self.head.reload()
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
-        """Put the scripts of decoders in force."""
+        """Put the scripts of decoders in force, and register the devices of `lora.devices_file`."""
         if self.head is not None:
             self.head.server.decoders.replace(configuration.decoders)
+            self._described = configuration.lorawan_devices
+            await self._register()
         return {}
+
+    async def _register(self) -> None:
+        if not self._described:
+            return
+        try:
+            written = await self._devices.registration.take(self._described)
+        except DeviceError as error:
+            log.warning("lora.devices_not_registered", reason=str(error))
+        else:
+            log.info("lora.devices_registered", devices=written, read=len(self._described))
 
     def status(self) -> dict[str, Any]:
         """Return the head's figures."""

@@ -7,17 +7,14 @@ who may change devices.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from edgehub.devices.faults import DeviceUnknownError
-from edgehub.devices.source import GAP_MAX, RADIO_ADDRESS, Activation, SessionState
+from edgehub.devices.source import RADIO_ADDRESS
 from edgehub.lora.device import (
     DeviceClass,
-    DeviceDescription,
     DeviceFormError,
     MacVersion,
     parse_device,
@@ -37,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgehub.devices.devices import Devices
-    from edgehub.devices.source import DeviceProfile, DeviceRegistry, StoredDevice
+    from edgehub.devices.lorawan_registration import LorawanRegistration
+    from edgehub.devices.source import DeviceRegistry, StoredDevice
 
     Arguments = Mapping[str, Any]
 
@@ -65,23 +63,23 @@ class LorawanDeviceOperations:
 
     Args:
         registry: Where they are listed, and kept unless they are kept upstream.
+        registration: Writes them there.
         devices: What is in memory.
-        common: Profile of devices without one of their own.
         are_upstream: They are kept in twins upstream, which others write.
     """
 
     def __init__(
         self,
         registry: DeviceRegistry,
+        registration: LorawanRegistration,
         devices: Devices,
-        common: DeviceProfile,
         *,
         are_upstream: bool = False,
     ) -> None:
         self._registry = registry
+        self._registration = registration
         self._are_upstream = are_upstream
         self._devices = devices
-        self._common = common
         self._writing = asyncio.Lock()
 
     def table(self) -> list[Operation]:
@@ -168,11 +166,14 @@ class LorawanDeviceOperations:
         except DeviceFormError as error:
             raise ArgumentError(str(error)) from error
         async with self._writing:
-            if not arguments.get("replace") and await self._find(description.dev_eui) is not None:
+            if (
+                not arguments.get("replace")
+                and await self._registration.find(description.dev_eui) is not None
+            ):
                 raise ArgumentError(
                     f"{description.dev_eui} is registered already; `replace` changes it"
                 )
-            await self._write(description)
+            await self._registration.write(description)
         return await self._document(description.dev_eui)
 
     async def _read(self, arguments: Arguments) -> dict[str, Any]:
@@ -193,13 +194,17 @@ class LorawanDeviceOperations:
         except DeviceFormError as error:
             raise ArgumentError(str(error)) from error
         async with self._writing:
-            known = {each.dev_eui for each in found if await self._find(each.dev_eui) is not None}
+            known = {
+                each.dev_eui
+                for each in found
+                if await self._registration.find(each.dev_eui) is not None
+            }
             wanted = [
                 each for each in found if arguments.get("replace") or each.dev_eui not in known
             ]
             if not arguments.get("dry_run"):
                 for each in wanted:
-                    await self._write(each)
+                    await self._registration.write(each)
                 log.info("lora.devices_imported", devices=len(wanted), read=len(found))
         changed = sum(each.dev_eui in known for each in wanted)
         return {
@@ -228,7 +233,9 @@ class LorawanDeviceOperations:
     async def _remove(self, arguments: Arguments) -> dict[str, Any]:
         dev_eui = _dev_eui(arguments)
         async with self._writing:
-            removed = await self._find(dev_eui) is not None and await self._devices.rewrite(
+            removed = await self._registration.find(
+                dev_eui
+            ) is not None and await self._devices.rewrite(
                 dev_eui, lambda: self._registry.remove(dev_eui)
             )
         if removed:
@@ -245,44 +252,8 @@ class LorawanDeviceOperations:
         log.info("lora.nonces_forgotten", device_id=dev_eui, nonces=count)
         return {"dev_eui": dev_eui, "forgotten": count}
 
-    async def _write(self, description: DeviceDescription) -> None:
-        dev_eui, registry, profile = description.dev_eui, self._registry, description.profile
-
-        async def write() -> None:
-            known = self._newest(await registry.load(dev_eui)).session
-            await registry.put(
-                replace(
-                    self._common,
-                    device_id=dev_eui,
-                    activation=Activation.OTAA if description.joins else Activation.ABP,
-                    relaxed_counters=description.relaxed_counters and not description.joins,
-                    gap_max=GAP_MAX if profile.mac_version.limits_gap else None,
-                    lora=profile,
-                )
-            )
-            # The device remembers its nonces too, so they stay.
-            session = SessionState(generation=known.generation, dev_nonces=known.dev_nonces)
-            if description.session is not None:
-                session = replace(
-                    session,
-                    session=secrets.token_hex(8),
-                    address=RADIO_ADDRESS + description.dev_addr,
-                    f_cnt_up=description.f_cnt_up,
-                    lora=description.session,
-                )
-            await registry.save(dev_eui, session)
-
-        await self._devices.rewrite(dev_eui, write)
-
-    async def _find(self, dev_eui: str) -> StoredDevice | None:
-        try:
-            stored = await self._registry.load(dev_eui)
-        except DeviceUnknownError:
-            return None
-        return None if stored.profile.lora is None else stored
-
     async def _registered(self, dev_eui: str) -> StoredDevice:
-        stored = await self._find(dev_eui)
+        stored = await self._registration.find(dev_eui)
         if stored is None:
             raise NotFoundError(
                 f"there is no LoRaWAN device {dev_eui}; see `edgehub lora device list`"
@@ -300,16 +271,10 @@ class LorawanDeviceOperations:
         return document
 
     def _newest(self, stored: StoredDevice) -> StoredDevice:
-        # Counters are written every few frames; those in memory are newer.
         device = self._devices.known(stored.profile.device_id)
-        if device is None or device.stored is None:
-            return stored
-        if self._are_upstream:
+        if self._are_upstream and device is not None and device.stored is not None:
             return device.stored
-        in_memory = device.stored.session
-        if in_memory.session != stored.session.session:
-            return stored
-        return replace(stored, session=in_memory)
+        return self._registration.newest(stored)
 
 
 def _dev_eui(arguments: Arguments) -> str:

@@ -22,6 +22,8 @@ from edgehub.devices.tokens import TokenList, read_token_list
 from edgehub.endpoints.mqtt_topic import TopicTemplate
 from edgehub.errors import ConfigError, ManifestError, extra_hint
 from edgehub.hub_id import stored_hub_id
+from edgehub.lora.device import DeviceFormError
+from edgehub.lora.device_import import DeviceListError, parse_devices
 from edgehub.message import UPSTREAM, EndpointId
 from edgehub.mqtt.topic_filter import covers, overlaps
 from edgehub.routes.manifest import DEFAULT_MANIFEST, load_manifest
@@ -33,12 +35,14 @@ from edgehub.settings.loops import loop_warnings
 from edgehub.settings.named_files import exposed_files, file_faults, read_digests
 from edgehub.settings.sources import source_warnings
 from edgehub.settings.windows import window_warnings
+from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from edgehub.decoders.scripts import DecoderScript
+    from edgehub.lora.device import DeviceDescription
     from edgehub.routes.spec import Manifest
     from edgehub.settings import (
         EndpointSettings,
@@ -82,6 +86,7 @@ class Configuration:
         tls: Certificate of the MQTT listener, None = it has none.
         http_tls: Certificate of the HTTP head, None = it has none.
         decoders: Scripts of `lora.decoder_folder`, by name; none without stations.
+        lorawan_devices: Those of `lora.devices_file`; none without stations.
         files: What other files that settings name hold; see `read_digests`.
         warnings: What an operator should look at; those of the manifest are its own.
     """
@@ -94,6 +99,7 @@ class Configuration:
     tls: ServerTls | None
     http_tls: ServerTls | None
     decoders: Mapping[str, DecoderScript]
+    lorawan_devices: tuple[DeviceDescription, ...]
     files: Mapping[str, str]
     warnings: tuple[str, ...]
 
@@ -180,7 +186,10 @@ def read_configuration(
     if not faults and settings.http.port is not None:
         http_tls = _part(faults, lambda: _read_tls("http", settings.http, identities))
     decoders = None if faults else _part(faults, lambda: _read_decoders(settings.lora))
+    devices = None if faults else _part(faults, lambda: _read_devices(settings.lora))
     files = None if faults else _part(faults, lambda: read_digests(settings))
+    if devices is None:
+        raise ConfigurationError(faults)
     if table is None or identities is None or tokens is None or files is None or decoders is None:
         raise ConfigurationError(faults)
     return Configuration(
@@ -192,6 +201,7 @@ def read_configuration(
         tls=tls,
         http_tls=http_tls,
         decoders=decoders,
+        lorawan_devices=devices,
         files={**files, **_digest(settings.lora.decoder_folder, decoders)},
         warnings=(
             *window_warnings(named_endpoints(settings), table.manifest),
@@ -310,6 +320,25 @@ def _read_decoders(lora: LoraSettings) -> dict[str, DecoderScript]:
     if faults:
         raise ConfigurationError(faults)
     return scripts
+
+
+def _read_devices(lora: LoraSettings) -> tuple[DeviceDescription, ...]:
+    file = lora.devices_file
+    if lora.port is None or file is None:
+        return ()
+    try:
+        return tuple(parse_devices(read_regular(file).decode("utf-8-sig")))
+    except DeviceListError as error:
+        raise ConfigurationError(
+            [ConfigError("lora.devices_file", f"{file}: {fault}") for fault in error.faults]
+        ) from error
+    except (DeviceFormError, UnicodeDecodeError) as error:
+        raise ConfigError("lora.devices_file", f"{file}: {error}") from error
+    except OSError as error:
+        hint = "check the path, and that the hub's user may read it"
+        raise ConfigError(
+            "lora.devices_file", f"{file}: {error.strerror or error}", hint
+        ) from error
 
 
 def _digest(folder: Path | None, scripts: Mapping[str, DecoderScript]) -> dict[str, str]:

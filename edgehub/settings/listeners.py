@@ -30,6 +30,9 @@ def listener_faults(settings: Settings) -> Iterator[ConfigError]:
         yield from _tls_faults("http", http, http.client_ca_file)
     if settings.lora.port is not None:
         yield from _lora_faults(settings.lora)
+        if settings.lora.devices_file is not None and settings.affinity.registry == "twin":
+            reason = "affinity.registry is twin: keys of devices are in their twins"
+            yield ConfigError("lora.devices_file", reason, "remove it")
     if web.port is not None:
         yield from _web_faults(web)
     yield from _shared_ports(settings)

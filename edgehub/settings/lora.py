@@ -95,6 +95,12 @@ class LoraSettings(Section):
         "join through others.",
         examples=[["B827EBFFFE654321"]],
     )
+    devices_file: OptionalFile = Field(
+        default=None,
+        description="File of devices with their keys, as `edgehub lora device import` takes it: "
+        "they are registered at the start and at a reload.",
+        examples=["credential:lora-devices"],
+    )
     token_file: OptionalFile = Field(
         default=None,
         description="File with the value of the header `Authorization` that stations must send.",

@@ -86,7 +86,9 @@ def exposed_files(settings: Settings) -> Iterator[str]:
     """
     folder = os.environ.get("CREDENTIALS_DIRECTORY")
     for key, file in named_files(settings):
-        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith((*_SECRETS, "key_file")):
+        if key in _READ_AS_A_WHOLE - {"mqtt.key_file"} or not key.endswith(
+            (*_SECRETS, "key_file", "devices_file")
+        ):
             continue
         if folder is not None and file.is_relative_to(folder):
             continue
