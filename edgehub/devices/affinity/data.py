@@ -134,10 +134,11 @@ class _DataRun:
         if drops and verdict is not None and not verdict.won:
             self._lose(verdict)
             return _duplicate(device, verdict, elected_ms)
-        regained = device.ownership is Ownership.LOSER
+        former = "" if verdict is None else verdict.former
+        # The hub that had it may have changed it since it was read, also if it never lost it here.
+        regained = device.ownership is Ownership.LOSER or bool(former)
         epoch = 0 if verdict is None else verdict.epoch
         device.connection.keep()
-        former = "" if verdict is None else verdict.former
         device.shared.flags.set(
             device.device_id, Ownership.OWNER, epoch, cause=self._cause(former), other=former
         )
@@ -159,7 +160,7 @@ class _DataRun:
             return _duplicate(device, verdict, elected_ms)
         regained = False
         if verdict.owner == shared.hub_id:
-            regained = device.ownership is Ownership.LOSER
+            regained = device.ownership is Ownership.LOSER or bool(verdict.former)
             device.connection.keep()
             shared.flags.set(
                 device.device_id,

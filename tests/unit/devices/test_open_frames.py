@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,5 +81,22 @@ def test_a_copy_is_dropped_once_the_frame_is_stored():
         outcome = copy.result()
         assert (outcome.result, outcome.reason) == (Result.DROPPED, Reason.DUPLICATE)
         assert (first.handled, second.handled) == ([1], [])
+
+    in_a_world(test)
+
+
+def test_a_device_that_is_taken_from_another_hub_is_read_again():
+    """Also by a hub that was never refused: a downlink counter that was used is not used twice."""
+
+    async def test(world):
+        first, second = await world.hub("h1"), await world.hub("h2")
+        await first.devices.adopt(await world.registry.load("d"))  # as its join leaves it
+        await second.uplink(1)
+        stored = await world.registry.load("d")
+        await world.registry.save("d", replace(stored.session, dev_nonces=(7,)))
+        assert first.flags.of("d") is Ownership.UNKNOWN
+        await first.uplink(2)
+        assert first.handled == [2]
+        assert first.devices.known("d").session.dev_nonces == (7,)
 
     in_a_world(test)
