@@ -150,10 +150,10 @@ NEARLY: Final = 0.9
 """Part of a bound from which on there is a warning."""
 
 MISSING_TEXTS: Final[Mapping[str, str]] = {
-    "file": "the database file of an earlier start was gone, empty or replaced: what waited in it "
-    "is lost; a restart ends this warning",
-    "log": "the last hub was not stopped in order, and the log of its database is gone: the newest "
-    "messages are lost; a restart ends this warning",
+    "file": "the database file of an earlier start was missing, empty or replaced: what waited in "
+    "it is lost; a restart ends this warning",
+    "log": "the last hub was not stopped in order, and the log of its database is missing: the "
+    "newest messages are lost; a restart ends this warning",
 }
 """By what is missing, see `StoreStatistics.missing`."""
 

@@ -202,7 +202,7 @@ class Store:
             self._committer.give_up()
             error = first_of(group)
             if isinstance(error, StoreGoneError):
-                log.error("store.file_gone", error=str(error))  # noqa: TRY400 - no bug of ours
+                log.error("store.file_removed", error=str(error))  # noqa: TRY400 - no bug of ours
             raise
 
     def _start_journal(self) -> None:

@@ -95,7 +95,7 @@ def test_a_folder_that_is_taken_away_ends_the_hub(make_daemon: Callable[..., Dae
     assert device.wait_in_flight_below(1, 10)
     shutil.rmtree(daemon.folder / "data")
     device.publish("status", 1)
-    assert "queue.db was removed" in daemon.wait_event("store.file_gone", 10)["error"]
+    assert "queue.db was removed" in daemon.wait_event("store.file_removed", 10)["error"]
     assert daemon.wait() == 1
     assert len(device.acked) == 1
     device.close()

@@ -77,7 +77,7 @@ async def test_nothing_is_acknowledged_that_no_start_would_find(
     path = tmp_path / "hub" / "q.db"
     with capture_logs() as logs:
         assert await take_away(path, fault) == [Refusal.CLOSED] * 3
-    (told,) = [line for line in logs if line["event"] == "store.file_gone"]
+    (told,) = [line for line in logs if line["event"] == "store.file_removed"]
     assert str(path) in told["error"]
     async with running(path) as hub:
         assert hub.store.statistics().missing is missing
