@@ -47,7 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an export with hubs by hand and simulated ones; nobody changes it."""
+    """Return an export with hubs by hand and simulated ones; no test changes it."""
     folder = tmp_path_factory.mktemp("export")
     write_export(folder)
     return folder

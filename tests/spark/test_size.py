@@ -36,7 +36,7 @@ def _write_hub(export: Path, number: int) -> int:
 @pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_a_fleet_with_one_huge_hub(tmp_path: Path):
-    """Ten million lines: 120 s on two cores and 4 GiB in all; nobody is left out."""
+    """Ten million lines: 120 s on two cores and 4 GiB in all; no hub is left out."""
     with ProcessPoolExecutor() as pool:
         written = sum(pool.map(_write_hub, [tmp_path / "export"] * 41, range(41)))
     arguments = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'results'}"]

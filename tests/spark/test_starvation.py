@@ -84,7 +84,7 @@ def test_a_step_of_the_clock_changes_no_duration(results: Results):
 
 
 def test_an_idle_link_is_told_from_starvation(results: Results):
-    """Nothing sent at all is a fault; after better rows the idle part is told apart."""
+    """Nothing sent at all is a fault; after better rows the idle part is shown by itself."""
     found = results.table("starvation_windows", "hub = 'idle'")
     assert sorted((row["kind"], row["length_ms"], row["idle_ms"]) for row in found) == [
         ("idle", 1_200_000, 1_200_000),
@@ -104,7 +104,7 @@ def test_a_link_that_is_down_starves_nobody(results: Results):
 
 
 def test_an_endpoint_that_nothing_serves_is_no_idle_link(results: Results):
-    """The time is told as such, on the page too, and of endpoints that had rows alone."""
+    """The time is named as such, on the page too, and only for endpoints that had rows."""
     assert windows(results, "unserved") == []
     columns = ("hub", "endpoint", "times", "length_ms")
     found = [tuple(row[name] for name in columns) for row in results.table("unserved")]

@@ -82,6 +82,6 @@ def test_counts_are_of_both_files(results: Results):
 
 
 def test_two_hubs_of_one_name_are_named(results: Results):
-    """What is told of their waiting is of both; a hub that was replaced is none."""
+    """The figures of waiting cover both; a hub that was replaced has none."""
     assert results.metrics["hubs_of_one_name"] == ["twins"]
     assert "Several hubs at once call themselves twins" in results.page.read_text("utf-8")
