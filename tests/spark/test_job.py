@@ -77,7 +77,7 @@ def test_an_export_that_is_not_there_fails(runs: Runs, capsys: pytest.CaptureFix
 
 
 def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.CaptureFixture[str]):
-    """Exit code 5; the queue, the difference and the bad line that may be the reason are printed."""
+    """Exit code 5; the queue, the difference and the bad line that may be the reason show."""
     journal = a_day()
     journal.add("carried", "24:00:00", priority=5, edge="out", rows=2)
     journal.write(runs.export, extra=b"torn\n")
