@@ -2,11 +2,9 @@
 
 from edgehub.entities.effects import Effect, Instant, LocalPublish, Output, OutputName, TableChange
 from edgehub.entities.mapper import Mapper
-from edgehub.entities.options import Availability, CacheScope, MapperOptions
+from edgehub.entities.options import MapperOptions, options_of
 
 __all__ = [
-    "Availability",
-    "CacheScope",
     "Effect",
     "Instant",
     "LocalPublish",
@@ -15,4 +13,5 @@ __all__ = [
     "Output",
     "OutputName",
     "TableChange",
+    "options_of",
 ]

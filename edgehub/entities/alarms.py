@@ -58,7 +58,7 @@ class Alarms:
                 effects.drop_stored(EntityTable.STATE, (SEEN_KEY + topic,))
         self._live_bytes = sum(map(_size, self._live.items()))
         self._seen_bytes = sum(_size((topic, seen[0])) for topic, seen in self._seen.items())
-        self._window_ms = options.alarm_sync_ms
+        self._window_ms = options.mapper.alarm_sync_ms
         self.gathers_until_ms: int | None = None
         """Hub time at which the comparison is due, None = it is done."""
 

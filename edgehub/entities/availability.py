@@ -40,20 +40,20 @@ class Heartbeats:
         registry: EntityRegistry,
         stored: dict[str, bytes],
     ) -> None:
-        self._options = options.availability
+        self._mapper = options.mapper
         self._effects = effects
         self._registry = registry
-        self._half_ms = options.availability.interval_s * 1000 // 2
+        self._half_ms = options.mapper.availability_interval_s * 1000 // 2
         self._beats: dict[str, int] = {}
         self._due: list[tuple[int, str]] = []
         self._up = {key[len(STATE_KEY) :] for key in stored if key.startswith(STATE_KEY)}
 
     def watch(self, entity: Entity, now: Instant, *, announce: bool) -> None:
         """Start the heartbeats of a device; `announce` sends the interval to the cloud."""
-        if not self._options.enable or _endpoint(entity) is None:
+        if not self._mapper.availability or _endpoint(entity) is None:
             return
         if announce:
-            minutes = str(self._options.interval_s // _S_PER_MINUTE)
+            minutes = str(self._mapper.availability_interval_s // _S_PER_MINUTE)
             line = smartrest.line(REQUIRED_INTERVAL, minutes)
             self._effects.row(OutputName.OPERATIONS, entity.topic, line, entity)
         if self._half_ms:
@@ -66,7 +66,7 @@ class Heartbeats:
 
     def record_health(self, topic_id: str, *, is_up: bool) -> None:
         """Record the health of a service, registered or not."""
-        if not self._options.enable or is_up == (topic_id in self._up):
+        if not self._mapper.availability or is_up == (topic_id in self._up):
             return
         if is_up and len(self._up) < SERVICES_MAX:
             self._up.add(topic_id)

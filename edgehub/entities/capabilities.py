@@ -54,7 +54,7 @@ class Capabilities:
             if not key.startswith(STATE_KEY):
                 continue
             declared = read_stored(value, set)
-            if options.clean_start and external_id != options.device_id:
+            if options.entities.clean_start and external_id != options.device_id:
                 self._store(external_id, None)
             elif declared is None:
                 effects.drop_stored(EntityTable.STATE, (key,))
@@ -70,7 +70,7 @@ class Capabilities:
         Raises:
             MappingError: The declaration cannot be read.
         """
-        if not payload or operation in self._options.disabled_operations:
+        if not payload or operation in self._options.mapper.disabled_operations:
             return False  # what was declared stays declared, as in the original
         if operation == SOFTWARE_LIST:
             self._declare_software_types(entity, payload)
@@ -113,7 +113,7 @@ class Capabilities:
         return [local for local, cloud in self._names.items() if cloud in declared]
 
     def _declare_software_types(self, entity: Entity, payload: bytes) -> None:
-        if self._options.software_types:
+        if self._options.mapper.software_types:
             self._effects.twin(entity, "c8y_SupportedSoftwareTypes", _types(payload))
 
     def _store(self, external_id: str, declared: set[str] | None) -> None:
@@ -123,7 +123,7 @@ class Capabilities:
 
 def cloud_names(options: MapperOptions) -> dict[str, str]:
     """Return the name at the cloud of every operation, by local name."""
-    return {**CLOUD_OPERATIONS, **options.custom_operations}
+    return {**CLOUD_OPERATIONS, **options.mapper.custom_operations}
 
 
 def _types(payload: bytes) -> list[str]:

@@ -48,9 +48,10 @@ class CloudOperations:
         self._effects = effects
         self._registry = registry
         self._commands = commands
-        base = options.file_transfer_base.rstrip("/")
+        base = options.mapper.file_transfer_url.rstrip("/")
         self._files = base if FILES in base else base + FILES
         self.ignored_total = 0
+        custom = options.mapper.custom_operations
         self._readers: dict[str, tuple[str, Callable[[_Request], dict[str, Any]]]] = {
             "c8y_Restart": ("restart", _restart),
             "c8y_SoftwareUpdate": ("software_update", self._software_update),
@@ -59,7 +60,7 @@ class CloudOperations:
             "c8y_DownloadConfigFile": ("config_update", self._config_update),
             "c8y_Firmware": ("firmware_update", self._firmware_update),
             "c8y_DeviceProfile": ("device_profile", self._device_profile),
-            **{fragment: (local, _custom) for local, fragment in options.custom_operations.items()},
+            **{fragment: (local, _custom) for local, fragment in custom.items()},
         }
 
     def handle(self, topic: str, payload: bytes, now: Instant) -> None:
@@ -85,7 +86,7 @@ class CloudOperations:
         local, reader = self._readers[fragment]
         command_id = self._commands.prefix + number
         known = self._commands.is_known(command_id, now)
-        if known or local in self._options.disabled_operations:
+        if known or local in self._options.mapper.disabled_operations:
             self.ignored_total += 1
             return
         request = _Request(entity, command_id, operation, operation[fragment])
@@ -168,7 +169,7 @@ class CloudOperations:
         return f"{self._files}/{request.entity.external_id}/{operation}/{name}"
 
     def _reachable(self, url: str) -> str:
-        tenant = self._options.tenant_host
+        tenant = self._options.mapper.tenant_host
         try:
             parts = urlsplit(url)
             host = parts.hostname or ""
@@ -177,7 +178,7 @@ class CloudOperations:
         if not tenant or parts.scheme not in {"http", "https"} or _domain(host) != _domain(tenant):
             return url
         query = f"?{parts.query}" if parts.query else ""
-        return f"{self._options.proxy_url.rstrip('/')}{parts.path}{query}"
+        return f"{self._options.mapper.proxy_url.rstrip('/')}{parts.path}{query}"
 
 
 class _Request:

@@ -85,7 +85,7 @@ class Commands:
         self._effects = effects
         self._scheme = scheme
         self._set_twin = set_twin
-        self.prefix = f"{options.cloud_prefix}-mapper-"
+        self.prefix = f"{options.mapper.topic_prefix}-mapper-"
         self._next_sweep_ms: int | None = None
         self._commands: dict[str, Command] = {}
         for key, value in stored.items():
@@ -202,7 +202,7 @@ class Commands:
 
     def _concerns_cloud(self, operation: str) -> bool:
         known = operation in self._names or operation == SOFTWARE_LIST
-        return known and operation not in self._options.disabled_operations
+        return known and operation not in self._options.mapper.disabled_operations
 
     def _report(
         self,
@@ -214,7 +214,7 @@ class Commands:
     ) -> None:
         operation, command_id = topic.name, topic.command_id
         if operation == SOFTWARE_LIST:
-            if status == SUCCESSFUL and self._options.advanced_software_list:
+            if status == SUCCESSFUL and self._options.mapper.software_lists:
                 self._send_software_list(entity, command)
             return
         if status == FAILED:
@@ -236,7 +236,7 @@ class Commands:
     def _result(self, topic: EntityTopic, command: dict[str, Any], status: str) -> list[str]:
         """Return the text of a successful operation of the user's own, if there is one."""
         result = command.get("result")
-        is_own = topic.name in self._options.custom_operations
+        is_own = topic.name in self._options.mapper.custom_operations
         if status != SUCCESSFUL or not is_own or not isinstance(result, str) or not result:
             return []
         return [smartrest.output(result)]
@@ -257,7 +257,7 @@ class Commands:
         self, entity: Entity, operation: str, command_id: str, status: str, *fields: str
     ) -> None:
         number = command_id[len(self.prefix) :]
-        if self._options.use_operation_id and number.isascii() and number.isdigit():
+        if self._options.mapper.use_operation_id and number.isascii() and number.isdigit():
             line = smartrest.line(_BY_ID[status], number, *fields)
         else:
             line = smartrest.line(_BY_NAME[status], self._names[operation], *fields)

@@ -48,14 +48,14 @@ class EffectCollector:
     """Collects the effects of all parts of the mapper."""
 
     def __init__(self, options: MapperOptions) -> None:
-        self.cloud = CloudTopics(options.cloud_prefix)
+        self.cloud = CloudTopics(options.mapper.topic_prefix)
         self.outputs_total: Counter[OutputName] = Counter()
         self.errors_total = 0
         self.newest_error = ""
         self.dropped_total = 0
         self._effects: list[Effect] = []
-        self._errors_topic = f"{options.topic_root}/errors"
-        self._packet_bytes_max = options.packet_bytes_max
+        self._errors_topic = f"{options.mapper.topic_root}/errors"
+        self._packet_bytes_max = options.mapper.packet_bytes_max
 
     def take(self) -> list[Effect]:
         """Remove and return the collected effects, in their order."""

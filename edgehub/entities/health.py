@@ -53,11 +53,11 @@ class ServiceHealth:
         line = self.line(entity, status)
         if self._effects.row_below(OutputName.HEALTH, line, entity, self._registry.parent(entity)):
             self._registry.set_status(entity, status)
-        return status == UP and is_own_bridge(entity.topic_id, self._options.cloud_prefix)
+        return status == UP and is_own_bridge(entity.topic_id, self._options.mapper.topic_prefix)
 
     def line(self, entity: Entity, status: str) -> bytes:
         """Write the line that reports the health of a service."""
-        type_ = entity.cloud_type(self._options.service_type)
+        type_ = entity.cloud_type(self._options.mapper.service_type)
         return smartrest.line(CREATE_SERVICE, entity.external_id, type_, entity.name, status)
 
 

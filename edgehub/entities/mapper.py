@@ -94,7 +94,7 @@ class Mapper:
         state = dict(stored.state)
         self._options = options
         self._retained = retained
-        self._scheme = TopicScheme(options.topic_root)
+        self._scheme = TopicScheme(options.mapper.topic_root)
         self._effects = EffectCollector(options)
         self.registry = EntityRegistry(options, self._effects, stored)
         self.pending = Pending(
@@ -120,7 +120,7 @@ class Mapper:
             registered=self._watch_new,
             release=self._release,
         )
-        self._own_service = f"tedge-mapper-{options.cloud_prefix}"
+        self._own_service = f"tedge-mapper-{options.mapper.topic_prefix}"
         self._cleared: dict[str, None] = {}
         self._handled_total = 0
         self._ignored_total = 0
@@ -294,7 +294,7 @@ class Mapper:
         )
 
     def _is_taken(self, topic: EntityTopic) -> bool:
-        filters = self._options.topics
+        filters = self._options.mapper.topics
         return (
             not filters
             or topic.channel in _ALWAYS_TAKEN
@@ -324,7 +324,7 @@ class Mapper:
         self._check_payload(channel, payload)
         entity = self.registry.get(topic.topic_id)
         is_first_sign = entity is None and payload and channel in AUTO_REGISTERING
-        if is_first_sign and self._options.auto_register:
+        if is_first_sign and self._options.entities.auto_register:
             entity = self._register_automatically(topic, now)
         if entity is not None:
             self._convert(topic, entity, payload, now)
@@ -334,7 +334,7 @@ class Mapper:
             self._ignored_total += 1
 
     def _check_payload(self, channel: Channel, payload: bytes) -> None:
-        bytes_max = PAYLOAD_PACKETS_MAX * self._options.packet_bytes_max
+        bytes_max = PAYLOAD_PACKETS_MAX * self._options.mapper.packet_bytes_max
         if channel not in _ANY_SIZE and len(payload) > bytes_max:
             raise MappingError(
                 f"a message of {len(payload)} bytes; one that the cloud takes has at most"
@@ -485,7 +485,7 @@ class Mapper:
             self._scheme.topic(topic_id, "cmd", name) for name in self._capabilities.forget(entity)
         ]
         topics += self._commands.forget(entity)
-        topics += self._alarms.forget(entity, self._options.topic_root)
+        topics += self._alarms.forget(entity, self._options.mapper.topic_root)
         if entity.type is EntityType.SERVICE:
             topics.append(self._scheme.topic(topic_id, "status", "health"))
         self._heartbeats.forget(entity)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from edgehub.devices.bounds import Bound
 from edgehub.entities.effects import Instant
 from edgehub.entities.held import HELD_BYTES, ClientShares, HeldMessage
-from edgehub.entities.options import CacheScope
 from edgehub.entities.tables import EntityTable
 from edgehub.entities.topics import TELEMETRY, Channel
 
@@ -87,14 +86,15 @@ class Pending:
         known: KnownIds,
         hub_id: str,
     ) -> None:
-        self._options = options
+        self._settings = options.entities
+        self._ttl_ms = options.entities.pending_ttl_s * 1000
         self._effects = effects
         self._entries: dict[str, _Entry] = {}
         self._waiting: dict[str, dict[str, None]] = {}
         # By whether their clients are anonymous.
         self._shares = {False: ClientShares(), True: ClientShares()}
-        self._count = Bound("held messages", options.pending_messages_max, known, own=hub_id)
-        self._bytes = Bound("held bytes", options.pending_bytes_max, known, own=hub_id)
+        self._count = Bound("held messages", options.entities.pending_max, known, own=hub_id)
+        self._bytes = Bound("held bytes", options.entities.pending_bytes_max, known, own=hub_id)
         self._all: OrderedDict[int, HeldMessage] = OrderedDict()
         self._telemetry: OrderedDict[int, HeldMessage] = OrderedDict()
         self._loaded_alarms: dict[str, bytes] = {}
@@ -202,7 +202,7 @@ class Pending:
 
     def expire(self, now: Instant) -> None:
         """Drop messages that have waited too long; one error per entity."""
-        limit_ms = now.hub_ms - self._options.pending_ttl_ms
+        limit_ms = now.hub_ms - self._ttl_ms
         while self._all:
             held = next(iter(self._all.values()))
             if held.at.hub_ms > limit_ms:
@@ -214,7 +214,7 @@ class Pending:
                 self._effects.error(
                     held.topic.text,
                     f"{topic_id} was not registered within"
-                    f" {self._options.pending_ttl_ms // 1000} s; what it sent before is dropped",
+                    f" {self._settings.pending_ttl_s} s; what it sent before is dropped",
                 )
             self.expired_total += 1
             self._drop(held)
@@ -222,7 +222,7 @@ class Pending:
     def next_due_ms(self) -> int | None:
         """Return the hub time at which the next message expires, None = none is held."""
         oldest_ms = self.oldest_ms()
-        return None if oldest_ms is None else oldest_ms + self._options.pending_ttl_ms
+        return None if oldest_ms is None else oldest_ms + self._ttl_ms
 
     def oldest_ms(self) -> int | None:
         """Return the hub time at which the oldest held message arrived, None = nothing is held."""
@@ -247,12 +247,12 @@ class Pending:
         if known is not None and known == payload:
             return  # held since before the restart, and only delivered again
         ring: OrderedDict[int, HeldMessage] | None = self._telemetry
-        if self._options.telemetry_cache_scope is CacheScope.ENTITY:
+        if self._settings.telemetry_cache_scope == "entity":
             entry = self._entries.get(topic.topic_id)
             ring = None if entry is None else entry.telemetry
-        if ring and len(ring) >= self._options.telemetry_cache_size:
+        if ring and len(ring) >= self._settings.telemetry_cache_size:
             self._evict(next(iter(ring.values())))
-        if not self._options.telemetry_cache_size:
+        if not self._settings.telemetry_cache_size:
             self.evicted_total += 1
         elif self._make_room(topic, payload, client):
             self._add(self._new(topic, payload, client, now))
@@ -267,9 +267,9 @@ class Pending:
         return held
 
     def _make_room(self, topic: EntityTopic, payload: bytes, client: str) -> bool:
-        options = self._options
+        bytes_max = self._settings.pending_client_bytes_max
         size = HELD_BYTES + len(topic.text) + len(payload)
-        if size > options.client_bytes_max:
+        if size > bytes_max:
             self.evicted_total += 1
             self._effects.error(
                 topic.text, f"{topic.topic_id} is not registered and {size} bytes cannot be held"
@@ -277,7 +277,7 @@ class Pending:
             return False
         anonymous = self._count.is_anonymous(client)
         share = self._shares[anonymous].get(client)
-        while share is not None and len(share) and share.bytes + size > options.client_bytes_max:
+        while share is not None and len(share) and share.bytes + size > bytes_max:
             self._evict(share.oldest())
         while shares := self._over(self._count, 1, anonymous=anonymous):
             self._evict(max([each.most_messages() for each in shares], key=len).oldest())

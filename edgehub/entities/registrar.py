@@ -70,7 +70,8 @@ class Registrar:
         registered: Callable[[Entity, Instant], None],
         release: Callable[[Entity], None],
     ) -> None:
-        self._options = options
+        self._mapper = options.mapper
+        self._auto_register = options.entities.auto_register
         self._registry = registry
         self._pending = pending
         self._effects = effects
@@ -94,7 +95,7 @@ class Registrar:
             except MappingError as error:
                 self._effects.error(held.topic.text, str(error))
                 if self._pending.waits_for(topic_id) is None:
-                    self._pending.name_parent(topic_id, self._options.main_topic_id)
+                    self._pending.name_parent(topic_id, self._mapper.device_topic_id)
                 self._pending.drop_registration(topic_id)
 
     def register(self, topic: EntityTopic, payload: bytes, client: str, now: Instant) -> None:
@@ -135,7 +136,7 @@ class Registrar:
         if self._registry.get(device) is None:
             if self._pending.waits_for(device) is not None:
                 return
-            parent = self._options.main_topic_id
+            parent = self._mapper.device_topic_id
             self._create_automatically(device, name.device, EntityType.CHILD, parent, now)
         if self._registry.get(topic_id) is None:
             self._create_automatically(topic_id, name.service, EntityType.SERVICE, device, now)
@@ -149,7 +150,7 @@ class Registrar:
         Raises:
             MappingError: It is the main device.
         """
-        if topic.topic_id == self._options.main_topic_id:
+        if topic.topic_id == self._mapper.device_topic_id:
             raise MappingError("the main device cannot be deregistered")
         self._pending.drop_registration(topic.topic_id)
         entity = self._registry.get(topic.topic_id)
@@ -184,15 +185,15 @@ class Registrar:
         name = default_name(registration.topic_id)
         if registration.type is EntityType.SERVICE and name is not None and name.service:
             return name.device_topic_id
-        return self._options.main_topic_id
+        return self._mapper.device_topic_id
 
     def _check_type(self, registration: Registration) -> None:
-        is_main = registration.topic_id == self._options.main_topic_id
+        is_main = registration.topic_id == self._mapper.device_topic_id
         if is_main and registration.type is not EntityType.MAIN:
             raise MappingError(f"the main device cannot be a {registration.type}")
         if not is_main and registration.type is EntityType.MAIN:
             raise MappingError(
-                f"only {self._options.main_topic_id} is the main device; others are child-device"
+                f"only {self._mapper.device_topic_id} is the main device; others are child-device"
             )
         if is_main and registration.parent is not None:
             raise MappingError("the main device has no parent")
@@ -261,16 +262,14 @@ class Registrar:
     def _contradicts(self, registration: Registration) -> bool:
         nested = registration.type is EntityType.CHILD and registration.parent is not None
         return (
-            self._options.auto_register
-            and nested
-            and registration.parent != self._options.main_topic_id
+            self._auto_register and nested and registration.parent != self._mapper.device_topic_id
         )
 
     def _create_line(self, entity: Entity, twin: dict[str, Any]) -> bytes:
         name = twin.get("name") or entity.name
-        type_ = twin.get("type") or entity.cloud_type(self._options.service_type)
+        type_ = twin.get("type") or entity.cloud_type(self._mapper.service_type)
         if entity.type is EntityType.CHILD:
-            marker = "true" if self._options.child_device_marker else "false"
+            marker = "true" if self._mapper.child_device_marker else "false"
             return smartrest.line(CREATE_CHILD, entity.external_id, name, type_, marker)
         status = entity.status or UP
         return smartrest.line(CREATE_SERVICE, entity.external_id, type_, name, status)

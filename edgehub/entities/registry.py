@@ -37,7 +37,7 @@ class EntityRegistry:
     def __init__(
         self, options: MapperOptions, effects: EffectCollector, stored: EntityContents
     ) -> None:
-        self._options = options
+        self._settings = options.entities
         self._effects = effects
         self._entities: dict[str, Entity] = {}
         self._by_external_id: dict[str, Entity] = {}
@@ -45,14 +45,14 @@ class EntityRegistry:
         self.kept_bytes = 0
         """What entities and twins count."""
         self.main = Entity(
-            options.main_topic_id,
+            options.mapper.device_topic_id,
             EntityType.MAIN,
             options.device_id,
             None,
             topic=effects.cloud.own_lines,
         )
         self._insert(self.main)
-        if options.clean_start:
+        if options.entities.clean_start:
             self._forget(stored)
         else:
             self._load(stored)
@@ -97,7 +97,7 @@ class EntityRegistry:
 
     def external_id_of(self, topic_id: str) -> str:
         """Derive the external id of an entity that names none."""
-        return f"{self._options.device_id}:{topic_id.rstrip('/').replace('/', ':')}"
+        return f"{self.main.external_id}:{topic_id.rstrip('/').replace('/', ':')}"
 
     def check_free(self, entity: Entity) -> None:
         """Check that one more entity may be added, under its id.
@@ -111,9 +111,9 @@ class EntityRegistry:
                 f"the external id `{entity.external_id}` belongs to {other.topic_id};"
                 " give another `@id`"
             )
-        if len(self._entities) > self._options.entities_max:
+        if len(self._entities) > self._settings.entities_max:
             raise MappingError(
-                f"{self._options.entities_max} entities are registered already; deregister some,"
+                f"{self._settings.entities_max} entities are registered already; deregister some,"
                 " or raise entities_max"
             )
         self._check_bytes(_entity_bytes(entity))
@@ -206,10 +206,10 @@ class EntityRegistry:
         self._effects.change(EntityTable.ENTITY, (entity.topic_id,), (orjson.dumps(document),))
 
     def _check_bytes(self, more: int) -> None:
-        if self.kept_bytes + more > self._options.state_bytes_max:
+        if self.kept_bytes + more > self._settings.state_bytes_max:
             raise MappingError(
                 f"entities and their twins hold {self.kept_bytes} of at most"
-                f" {self._options.state_bytes_max} bytes; deregister entities or clear twin values"
+                f" {self._settings.state_bytes_max} bytes; deregister entities or clear twin values"
             )
 
     def _insert(self, entity: Entity) -> None:

@@ -13,7 +13,7 @@ import orjson
 
 from edgehub.entities.capabilities import CLOUD_OPERATIONS
 from edgehub.entities.faults import MappingError
-from edgehub.entities.options import Availability, CacheScope, MapperOptions
+from edgehub.entities.options import MapperOptions, options_of
 from edgehub.entities.topics import read_topic_id
 from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.routes.hints import near_miss
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 DEFAULT_OBSERVE: Final = ("c8y/#",)
-_MS_PER_S: Final = 1000
-_SCOPES: Final = tuple(str(scope) for scope in CacheScope)
+_SCOPES: Final = ("entity", "global")
 _PLAIN: Final = {
     "topic_root": ("topic_root", str),
-    "device_topic_id": ("main_topic_id", str),
-    "c8y_prefix": ("cloud_prefix", str),
+    "device_topic_id": ("device_topic_id", str),
+    "c8y_prefix": ("topic_prefix", str),
     "auto_register": ("auto_register", bool),
     "clean_start": ("clean_start", bool),
     "telemetry_cache_size": ("telemetry_cache_size", int),
@@ -36,7 +35,7 @@ _PLAIN: Final = {
     "child_device_marker": ("child_device_marker", bool),
     "max_payload_size": ("packet_bytes_max", int),
     "alarm_sync_ms": ("alarm_sync_ms", int),
-    "file_transfer_base": ("file_transfer_base", str),
+    "file_transfer_base": ("file_transfer_url", str),
     "proxy_url": ("proxy_url", str),
 }
 """Option and type by key of the configuration."""
@@ -143,26 +142,25 @@ def read_replay(form: Any) -> Replay:
 
 def _options(config: dict[str, Any]) -> MapperOptions:
     place = "config"
-    values: dict[str, Any] = {"device_id": _member(config, "device_id", str, "edgehub", place)}
+    values: dict[str, Any] = {"alarm_sync_ms": 0}
     for key, (option, type_) in _PLAIN.items():
         if config.get(key) is not None:
             values[option] = _member(config, key, type_, None, place)
-    values.setdefault("alarm_sync_ms", 0)
-    if "main_topic_id" in values:
-        values["main_topic_id"] = read_topic_id(values["main_topic_id"])
-    scope = config.get("telemetry_cache_scope", CacheScope.GLOBAL)
+    if "device_topic_id" in values:
+        values["device_topic_id"] = read_topic_id(values["device_topic_id"])
+    scope = config.get("telemetry_cache_scope", "global")
     if scope not in _SCOPES:
         raise ReplayFormError(f"`config.telemetry_cache_scope` must be {' or '.join(_SCOPES)}")
-    ttl_s = _member(config, "pending_ttl_s", int, _DAY_S, place)
     software = _section(config, "software_management")
     _check_keys(software, _SOFTWARE_KEYS, "config.software_management")
-    return MapperOptions(
+    return options_of(
+        _member(config, "device_id", str, "edgehub", place),
         **values,
-        telemetry_cache_scope=CacheScope(scope),
-        pending_ttl_ms=ttl_s * _MS_PER_S,
+        **_availability(config),
+        telemetry_cache_scope=scope,
+        pending_ttl_s=_member(config, "pending_ttl_s", int, _DAY_S, place),
         topics=_filters(config, "topics"),
-        availability=_availability(config),
-        advanced_software_list=software.get("api", "legacy") == "advanced",
+        software_lists=software.get("api", "legacy") == "advanced",
         software_types=bool(software.get("with_types", False)),
         disabled_operations=_disabled(config),
         tenant_host=_host(_member(config, "c8y_url", str, "", place)),
@@ -173,17 +171,17 @@ def _host(text: str) -> str:
     return text.partition("://")[2].partition("/")[0] if "://" in text else text.partition("/")[0]
 
 
-def _availability(config: dict[str, Any]) -> Availability:
+def _availability(config: dict[str, Any]) -> dict[str, Any]:
     section = config.get("availability")
     if section is None or section is False or section == "off":
-        return Availability(enable=False)
+        return {"availability": False}
     if not isinstance(section, dict):
         raise ReplayFormError("`config.availability` must be an object, or off")
     _check_keys(section, _AVAILABILITY_KEYS, "config.availability")
-    return Availability(
-        enable=bool(section.get("enable", True)),
-        interval_s=_member(section, "interval_s", int, 3600, "config.availability"),
-    )
+    return {
+        "availability": bool(section.get("enable", True)),
+        "availability_interval_s": _member(section, "interval_s", int, 3600, "config.availability"),
+    }
 
 
 def _disabled(config: dict[str, Any]) -> frozenset[str]:

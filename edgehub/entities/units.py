@@ -41,7 +41,7 @@ class UnitTable:
         for key, payload in stored.items():
             if not key.startswith(STATE_KEY):
                 continue
-            if options.clean_start:
+            if options.entities.clean_start:
                 effects.change(EntityTable.STATE, (key,), None)
                 continue
             topic_id, _, type_name = key[len(STATE_KEY) :].partition("|")

@@ -13,7 +13,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from edgehub.entities import Instant, Mapper, MapperOptions
+from edgehub.entities import Instant, Mapper, options_of
 from edgehub.entities.tables import EntityContents
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ TIME = "2026-02-03T04:05:06.120Z"
 
 def a_mapper() -> Mapper:
     """Return a mapper that knows the devices."""
-    mapper = Mapper(MapperOptions(device_id="hub", alarm_sync_ms=0), EntityContents())
+    mapper = Mapper(options_of("hub", alarm_sync_ms=0), EntityContents())
     now = Instant(0, WALL_MS)
     mapper.start(now)
     for number in range(DEVICES):

@@ -8,7 +8,7 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from edgehub.entities import Effect, Instant, Mapper, MapperOptions, Output, TableChange
+from edgehub.entities import Effect, Instant, Mapper, Output, TableChange, options_of
 from edgehub.entities.tables import load_entities, statement_of
 from edgehub.store.migrations import migrate
 from edgehub.store.row_changes import execute_all
@@ -32,10 +32,9 @@ class MapperBench:
     """A mapper and its tables; hub time stands until told to go on."""
 
     def __init__(self, path: str = ":memory:", *, known: Any = None, **options: Any) -> None:
-        """Start one; `options` are those of `MapperOptions`, `known` are identities."""
+        """Start one; `options` are settings, `known` are identities."""
         self.known = known or {}
-        values = {"device_id": "hub-01", "alarm_sync_ms": 0, **options}
-        self.options = MapperOptions(**values)
+        self.options = options_of(**{"device_id": "hub-01", "alarm_sync_ms": 0, **options})
         self.connection = sqlite3.connect(path, isolation_level=None)
         weakref.finalize(self, self.connection.close)
         if path == ":memory:":

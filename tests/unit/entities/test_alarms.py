@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.entities import LocalPublish
+from edgehub.entities import LocalPublish, options_of
 from edgehub.entities.alarms import ALARMS_MAX
 from tests.support.entities import ERRORS, TIME, UP, MapperBench, cloud, error_of
 
@@ -176,7 +176,7 @@ def test_journal_outlives_a_restart_by_itself():
     bench.send(HOT, RAISED)
     bench.send("te/device/main///a/cold", RAISED)
     bench.send("te/device/main///a/cold", "")
-    bench.options = type(bench.options)(device_id="hub-01", alarm_sync_ms=WINDOW_MS)
+    bench.options = options_of("hub-01", alarm_sync_ms=WINDOW_MS)
     bench.restart()
     bench.send(HOT, RAISED)
     assert bench.go_on(WINDOW_MS) == []
@@ -218,7 +218,7 @@ def test_journal_is_no_longer_read_after_the_comparison():
     """The hub's own copies come back from a broker."""
     bench = MapperBench()
     assert bench.send(JOURNAL + HOT, RAISED) == []
-    bench.options = type(bench.options)(device_id="hub-01", alarm_sync_ms=WINDOW_MS)
+    bench.options = options_of("hub-01", alarm_sync_ms=WINDOW_MS)
     bench.restart()
     assert bench.go_on(WINDOW_MS) == []
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from edgehub.entities import Availability
 from tests.support.entities import INVENTORY, UP, MapperBench
 
 HALF_MS = 1800 * 1000
@@ -11,7 +10,7 @@ AGENT = "te/device/main/service/tedge-agent"
 
 def a_bench(interval_s=3600, *, enable=True):
     """Start a mapper with availability on, and register the agent of the main device."""
-    bench = MapperBench(availability=Availability(enable=enable, interval_s=interval_s))
+    bench = MapperBench(availability=enable, availability_interval_s=interval_s)
     bench.send(AGENT, {"@type": "service"})
     return bench
 

@@ -428,7 +428,7 @@ def test_what_has_no_place_at_the_cloud_does_not_wait_for_its_entity():
 
 def test_cloud_prefix_leads_every_topic():
     """Of rows and of operations."""
-    bench = MapperBench(cloud_prefix="cumu-b")
+    bench = MapperBench(topic_prefix="cumu-b")
     lines = bench.child("a", room=1)
     lines += bench.send("te/device/a///m/", {"v": 1})
     lines += bench.send("te/device/a///e/x", "{}")

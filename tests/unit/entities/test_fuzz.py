@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.entities import Availability, Output
+from edgehub.entities import Output
 from tests.support.entities import MapperBench
 from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 
@@ -95,14 +95,15 @@ options = st.fixed_dictionaries(
         "auto_register": st.booleans(),
         "clean_start": st.booleans(),
         "alarm_sync_ms": st.sampled_from([0, 5]),
-        "pending_ttl_ms": st.sampled_from([7, 10**9]),
+        "pending_ttl_s": st.sampled_from([0.007, 10**6]),
         "entities_max": st.sampled_from([2, 100]),
         "state_bytes_max": st.sampled_from([3000, 10**7]),
-        "client_bytes_max": st.sampled_from([600, 10**6]),
-        "pending_messages_max": st.sampled_from([2, 1000]),
+        "pending_client_bytes_max": st.sampled_from([600, 10**6]),
+        "pending_max": st.sampled_from([2, 1000]),
         "packet_bytes_max": st.sampled_from([120, 16_184]),
         "software_types": st.booleans(),
-        "availability": st.sampled_from([Availability(), Availability(enable=True, interval_s=1)]),
+        "availability": st.booleans(),
+        "availability_interval_s": st.sampled_from([1, 3600]),
     }
 )
 

@@ -80,7 +80,7 @@ def test_ever_new_clients_cost_no_more_than_one():
     """At the bound of all messages, each of a sender of its own; a scan would cost 200 times."""
 
     def cost_s(client_of):
-        bench = MapperBench(pending_messages_max=5000)
+        bench = MapperBench(pending_max=5000)
         for number in range(6000):
             if number == 5000:
                 began = time.perf_counter()

@@ -232,7 +232,7 @@ def test_url_of_the_tenant_goes_through_the_proxy(url, local):
 
 def test_base_of_file_urls_may_hold_the_path_already():
     """It is not doubled."""
-    bench = MapperBench(file_transfer_base="http://gw:8000/te/v1/files/")
+    bench = MapperBench(file_transfer_url="http://gw:8000/te/v1/files/")
     ((_, command),) = notify(bench, "c8y_UploadConfigFile", {"type": "t"})
     assert command["tedgeUrl"] == (
         "http://gw:8000/te/v1/files/hub-01/config_snapshot/t-c8y-mapper-7"
@@ -591,7 +591,7 @@ def test_long_software_list_is_sent_in_pieces(url, sizes):
 def test_software_list_may_be_left_out():
     """The command is cleared all the same."""
     topic = f"{MAIN}/cmd/software_list/c8y-mapper-1"
-    bench = MapperBench(advanced_software_list=False)
+    bench = MapperBench(software_lists=False)
     assert bench.send(topic, software_list()) == [(topic, "")]
     failed = bench.send(f"{topic}2", {"status": "failed", "reason": "x"})
     assert failed == [(f"{topic}2", "")]
@@ -609,7 +609,7 @@ def test_wrong_software_list_is_reported(groups):
 
 def test_prefix_of_the_cloud_names_the_commands():
     """Two clouds do not take each other's commands."""
-    bench = MapperBench(cloud_prefix="cumu-b")
+    bench = MapperBench(topic_prefix="cumu-b")
     operation = {"id": "7", "externalSource": {"externalId": "hub-01"}, "c8y_Restart": {}}
     assert bench.send(NOTIFICATIONS, operation) == []
     ((topic, _),) = bench.send("cumu-b/devicecontrol/notifications", operation)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.entities.options import CacheScope
+from edgehub.entities import options_of
 from edgehub.entities.registrar import WAITING_LEVELS_MAX
 from tests.support.entities import INVENTORY, MEASUREMENTS, UP, WALL_MS, MapperBench, error_of
 
@@ -181,7 +181,7 @@ def test_repeated_waiting_registration_keeps_its_place():
 
 def test_waiting_child_whose_registration_grows_too_large_stops_nothing():
     """It is told, waits no more, and its parent and siblings come to be."""
-    bench = MapperBench(client_bytes_max=1000)
+    bench = MapperBench(pending_client_bytes_max=1000)
     bench.child("b", **{"@parent": "device/a//"})
     bench.child("c", **{"@parent": "device/a//"})
     assert "cannot be held" in error_of(bench.child("b", k="x" * 2000, **{"@parent": "device/a//"}))
@@ -235,7 +235,7 @@ def test_telemetry_of_an_entity_is_bounded():
 
 def test_telemetry_can_be_bounded_in_all():
     """Scope global: the oldest of any entity goes first, and the bound stays after a release."""
-    bench = MapperBench(telemetry_cache_size=3, telemetry_cache_scope=CacheScope.GLOBAL)
+    bench = MapperBench(telemetry_cache_size=3, telemetry_cache_scope="global")
     measure(bench, 1, device="quiet")
     measure(bench, 1, 2, 3)
     assert values_of(bench.child("quiet")) == []
@@ -253,7 +253,7 @@ def test_no_telemetry_is_held_with_a_bound_of_zero():
     assert bench.mapper.statistics().evicted_total == 1
 
 
-@pytest.mark.parametrize("options", [{"pending_messages_max": 20}, {"pending_bytes_max": 20 * 160}])
+@pytest.mark.parametrize("options", [{"pending_max": 20}, {"pending_bytes_max": 20 * 160}])
 def test_anonymous_clients_get_half_of_what_is_held(options):
     """Ever new names, with little each, drive out none of the messages of an identity."""
     bench = MapperBench(known={"plc": object()}, **options)
@@ -271,7 +271,7 @@ def test_anonymous_clients_get_half_of_what_is_held(options):
 
 def test_bytes_of_one_client_are_bounded():
     """It gives up its own oldest telemetry, then its own oldest states; others lose nothing."""
-    bench = MapperBench(client_bytes_max=3000)
+    bench = MapperBench(pending_client_bytes_max=3000)
     bench.send("te/device/quiet///twin/k", "1", client="quiet")
     bench.send("te/device/r0///twin/k", "0", client="rogue")
     for number in range(1, 50):
@@ -288,7 +288,7 @@ def test_bytes_of_one_client_are_bounded():
 
 def test_number_of_held_messages_is_bounded():
     """Who holds most gives way."""
-    bench = MapperBench(pending_messages_max=10)
+    bench = MapperBench(pending_max=10)
     measure(bench, 1, 2, client="quiet", device="quiet")
     for number in range(100):
         measure(bench, number, device=f"r{number}", client="rogue")
@@ -309,7 +309,7 @@ def test_bytes_in_all_are_bounded():
 
 def test_message_that_can_never_be_held_is_reported():
     """Larger than all that one client may hold."""
-    bench = MapperBench(client_bytes_max=1000)
+    bench = MapperBench(pending_client_bytes_max=1000)
     error_of(bench.send(f"{TANK}///twin/k", '"' + "x" * 2000 + '"', client="c"))
     error_of(bench.send(f"{TANK}///e/k", '"' + "x" * 2000 + '"', client="c"))
     assert bench.mapper.pending.entities() == []
@@ -317,7 +317,7 @@ def test_message_that_can_never_be_held_is_reported():
 
 def test_registration_that_must_make_room_is_reported():
     """It is the last that a client gives up, and it has to come again."""
-    bench = MapperBench(client_bytes_max=400)
+    bench = MapperBench(pending_client_bytes_max=400)
     bench.child("b", **{"@parent": "device/a//"})
     lines = bench.send("te/device/x///twin/k", '"' + "x" * 100 + '"')
     assert "send it again" in error_of(lines)
@@ -326,7 +326,7 @@ def test_registration_that_must_make_room_is_reported():
 
 def test_what_waits_too_long_is_given_up():
     """Each message after its own time; one error per entity, and the count says how many."""
-    bench = MapperBench(pending_ttl_ms=DAY_MS)
+    bench = MapperBench(pending_ttl_s=DAY_MS // 1000)
     measure(bench, 1, 2)
     bench.go_on(DAY_MS // 2)
     measure(bench, 3)
@@ -344,7 +344,7 @@ def test_what_waits_too_long_is_given_up():
 
 def test_registration_again_renews_its_time():
     """A retained registration that is sent anew waits as long as a new one."""
-    bench = MapperBench(pending_ttl_ms=1000)
+    bench = MapperBench(pending_ttl_s=1)
     bench.child("b", **{"@parent": "device/a//"})
     bench.go_on(900)
     bench.child("b", **{"@parent": "device/a//"})
@@ -390,7 +390,7 @@ def test_held_messages_survive_a_restart():
 
 def test_held_messages_end_in_time_after_a_restart():
     """The time they had waited counts."""
-    bench = MapperBench(pending_ttl_ms=1000)
+    bench = MapperBench(pending_ttl_s=1)
     measure(bench, 1)
     bench.go_on(600)
     bench.restart()
@@ -412,7 +412,7 @@ def test_held_messages_of_another_root_are_dropped():
     """After a change of the root nothing can be registered below the old one."""
     bench = MapperBench()
     measure(bench, 1)
-    bench.options = type(bench.options)(device_id="hub-01", alarm_sync_ms=0, topic_root="plant")
+    bench.options = options_of("hub-01", alarm_sync_ms=0, topic_root="plant")
     bench.restart()
     assert bench.mapper.statistics().held == 0
 
@@ -421,9 +421,7 @@ def test_waiting_registration_that_became_possible_is_taken_up_at_the_start():
     """Another main device was named meanwhile."""
     bench = MapperBench()
     bench.child("b", **{"@parent": "plant/hub//"})
-    bench.options = type(bench.options)(
-        device_id="hub-01", alarm_sync_ms=0, main_topic_id="plant/hub//"
-    )
+    bench.options = options_of("hub-01", alarm_sync_ms=0, device_topic_id="plant/hub//")
     assert (UP, "101,B,B,thin-edge.io-child,false") in bench.restart()
 
 
@@ -438,9 +436,9 @@ def test_bounds_hold_whatever_comes(messages):
     """After every message: count, bytes, bytes per client, telemetry per entity."""
     bench = MapperBench(
         telemetry_cache_size=4,
-        pending_messages_max=12,
+        pending_max=12,
         pending_bytes_max=4000,
-        client_bytes_max=2500,
+        pending_client_bytes_max=2500,
     )
     for device, client, is_state, size in messages:
         channel = "twin/k" if is_state else "m/"
@@ -463,7 +461,7 @@ def test_bounds_hold_whatever_comes(messages):
 @pytest.mark.parametrize("clients", [1, 50])
 def test_rogue_client_costs_no_memory(clients):
     """Three seconds of 2 000 messages a second for ever new entities stay within the bounds."""
-    bench = MapperBench(pending_messages_max=500)
+    bench = MapperBench(pending_max=500)
     for number in range(6_000):
         bench.mapper.handle(
             f"te/device/r{number}///m/", b'{"v":1}', bench.now, client=f"c{number % clients}"

@@ -1,10 +1,8 @@
 """Registration by message: what is created, refused, changed and removed."""
 
-from dataclasses import replace
-
 import pytest
 
-from edgehub.entities import MapperOptions
+from edgehub.entities import options_of
 from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of
 
 CHILD = {"@type": "child-device"}
@@ -280,7 +278,7 @@ def test_a_bound_that_was_lowered_still_lets_values_shrink():
     bench = MapperBench()
     bench.child("a")
     bench.send("te/device/a///twin/one", '"' + "x" * 2000 + '"')
-    bench.options = replace(bench.options, state_bytes_max=1000)
+    bench.options = options_of("hub-01", alarm_sync_ms=0, state_bytes_max=1000)
     bench.restart()
     assert cloud(bench.send("te/device/a///twin/one", '"x"')) != []
 
@@ -342,7 +340,7 @@ def test_other_main_device_takes_over_the_children():
     bench.send("te/device/main///twin/k", "1")
     bench.child("a")
     bench.send("te/device/a/service/s", {"@type": "service", "@id": "S"})
-    bench.options = MapperOptions(device_id="A", main_topic_id="plant/hub//", alarm_sync_ms=0)
+    bench.options = options_of("A", device_topic_id="plant/hub//", alarm_sync_ms=0)
     for _ in range(2):
         bench.restart()
         assert bench.send("te/plant/hub///twin/k", "1") in ([], [(f"{INVENTORY}/A", {"k": 1})])
