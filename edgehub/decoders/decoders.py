@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 DECODE_TIMEOUT_S: Final = 0.25
 """Of a payload, with the time that it waits for others: its device listens after a second."""
 WAITING_MAX: Final = 64
+FAILING_MAX: Final = 20
+"""Decoders that are warned of; devices may name any number that there are not."""
 SET_ASIDE_S: Final = 60.0
 RESTART_S: Final = (1.0, 60.0)
 """Pauses after a start that failed, from the first one to the longest."""
@@ -160,7 +162,7 @@ class Decoders:
             decoded = await self._decode(name, payload, f_port, received_ms)
         except DecoderError as error:
             self.counts[error.kind] += 1
-            if name in self._scripts:
+            if name in self._failing or len(self._failing) < FAILING_MAX:
                 self._failing[name] = str(error)
             self._log.warning("lora.payload_not_decoded", decoder=name, reason=str(error))
             raise

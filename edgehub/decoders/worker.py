@@ -158,6 +158,8 @@ def _limit() -> None:
 
 def main() -> None:
     """Answer requests until standard input ends, or memory does."""
+    # Of a terminal, for the hub, which still needs this process while it drains.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit()
     scripts = Scripts()
     sys.stdout.buffer.write(b"{}\n")

@@ -36,6 +36,7 @@ _DESIRED: Final = {
     "JoinEUI": "join_eui",
     ROOT_KEY: "app_key",
     "NwkKey": "nwk_key",
+    "Decoder": "decoder",  # `SensorDecoder` of the kit is a class of its own, or an address
 }
 _PERSONALISED: Final = {
     "DevAddr": "dev_addr",

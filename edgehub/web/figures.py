@@ -70,6 +70,12 @@ FIGURES: Final = (
         "lora.downlinks",
         "window",
     ),
+    Figure(
+        "lora_payloads_total",
+        "Payloads of devices with a decoder, by what became of them.",
+        "lora.payloads",
+        "result",
+    ),
     Figure("messages_received_total", "Messages taken.", "mqtt.received_total", labels=_MQTT),
     Figure("messages_received_total", "", "http.messages_total", labels=_HTTP),
     Figure("messages_received_total", "", "broker.received_total", labels=_BROKER),

@@ -35,6 +35,7 @@ def test_a_device_that_joins_has_a_root_key():
             "Deduplication": "Mark",
             "KeepAliveTimeout": 300,
             "SensorDecoder": "http://x",
+            "Decoder": "em500",
             "$version": 4,
         }
     )
@@ -42,6 +43,7 @@ def test_a_device_that_joins_has_a_root_key():
     assert (profile.deduplication, profile.keep_alive_s) == (Deduplication.MARK, 300)
     assert profile.lora is not None
     assert profile.lora.device_class is DeviceClass.C
+    assert profile.lora.decoder == "em500"
     assert profile.lora.join_eui == "0000000000000007"
     assert session == SessionState()
 
