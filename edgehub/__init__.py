@@ -1,4 +1,4 @@
-"""edgehub: a store-and-forward hub for gateways behind thin, broken uplinks."""
+"""edgehub: a store-and-forward hub for gateways behind slow or unreliable uplinks."""
 
 __version__: str
 

@@ -89,7 +89,7 @@ class _Commands(CommandGroup):
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
-    """Store-and-forward hub for gateways behind thin, broken uplinks."""
+    """Store-and-forward hub for gateways behind slow or unreliable uplinks."""
     ctx.obj = {"config": config or default_config(), "debug": debug}
 
 

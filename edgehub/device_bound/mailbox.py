@@ -40,7 +40,7 @@ class Mailbox:
     """The messages of one device or module.
 
     Attributes:
-        target: Whose.
+        target: The client, `<device>` or `<device>/<module>`.
         messages: Those that wait or are in flight, the next one first.
         in_flight: Those that were handed to the client's connection.
         listens: Whether the client is connected and subscribed.

@@ -328,7 +328,7 @@ class Mailboxes:
         """Remove messages that are not in flight.
 
         Args:
-            target: Whose.
+            target: The client, `<device>` or `<device>/<module>`.
             message_id: Only those with this id, None = all.
             dead: Dead letters instead of those that wait.
 

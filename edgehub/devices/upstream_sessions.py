@@ -307,7 +307,7 @@ class UpstreamSessions:
         """Record that a session ended that this hub did not close.
 
         Args:
-            device_id: Whose.
+            device_id: Id of the device.
             taken_over: Another session took its place.
             certain: The peer said so.
         """

@@ -63,7 +63,7 @@ class Destination:
     """What serves an endpoint id.
 
     Attributes:
-        endpoint: It.
+        endpoint: The endpoint.
         relay: The part of it that relays messages to devices, None = none does.
         sessions: The part of it at which devices have their own sessions, None = none has.
         downlink: What comes from Cumulocity by it, None = nothing does.

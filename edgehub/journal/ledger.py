@@ -158,7 +158,7 @@ class Ledger:
     def take(
         self, number: int, events: CommitEvents, stretches: Stretches | None = None
     ) -> Iterator[Piece]:
-        """Enter the events of one commit, and give its lines, some at a time.
+        """Record the events of one commit, and yield its lines, some at a time.
 
         Args:
             number: Of the commit.

@@ -246,7 +246,7 @@ class EventColumns:
             self.count(event, rows, size)
 
     def part(self, offset: int, left_out: set[int]) -> tuple[EventColumns, EventColumns]:
-        """Part the events of rows up to `offset` from the others, without those of some rows."""
+        """Split the events into those of rows up to `offset` and others, some rows left out."""
         self.settle()
         parts = (EventColumns(), EventColumns())
         parts[0].counts = self.counts

@@ -35,7 +35,7 @@ class KeyIndex:
         """Return some ids of a tenant, and whether there are more behind them.
 
         Args:
-            tenant: Whose.
+            tenant: Tenant of the routes.
             after: Id behind which they begin, None = with the first.
             limit: At most so many.
         """

@@ -99,7 +99,7 @@ class Presence:
                 timer.cancel()
 
     async def join(self) -> None:
-        """Be known before the first change is made here or elsewhere; without a storage, later."""
+        """Report this hub before the first change is made; without a storage, later."""
         try:
             await self.report()
         except StorageUnavailableError as error:

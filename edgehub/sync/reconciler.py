@@ -131,12 +131,12 @@ class Reconciler:
         return bool(self._dirty) or self._work.is_set() or self._stepping.locked()
 
     def seen(self, position: Position) -> None:
-        """Hear that all keys changed up to here have been handed to `look`."""
+        """Record that all keys changed up to here have been handed to `look`."""
         self._seen = position
         self._work.set()
 
     def let_go(self) -> None:
-        """Take the storage for the truth, whatever this hub holds of an earlier table."""
+        """Accept the table of the storage, whatever this hub holds of an earlier one."""
         self.applied = self._seen = Position()
 
     async def settled(self, keys: Iterable[RouteKey] = ()) -> None:
@@ -224,7 +224,7 @@ class Reconciler:
         return True
 
     async def _check_gone(self, rows: Mapping[RouteKey, Row | None]) -> None:
-        """Believe that known rows are gone, or older, only if the table is not another one.
+        """Accept that known rows are missing, or older, only if the table is not another one.
 
         Raises:
             StorageUnavailableError: It is, and what it lacks will be put back.

@@ -180,7 +180,7 @@ class RoutingTable(Mutations):
         """Return some routes, sorted by id, as the operation returns them.
 
         Args:
-            tenant: Whose.
+            tenant: Tenant of the routes.
             after: Id behind which the page begins, None = from the first on.
             limit: At most so many, 1 to 1 000.
 

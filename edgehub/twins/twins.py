@@ -92,7 +92,7 @@ class ClientTwins:
         """Merge a patch into what a client reports.
 
         Args:
-            client_id: Whose.
+            client_id: Id of the client.
             patch: Checked.
             settle: `settle(0, None)` is called once it is durable.
 

@@ -245,7 +245,7 @@ class Connection(HttpToolsProtocol):
         self._wait(self._web.settings.request_timeout_s)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Record that the client reads again."""
         super().resume_writing()
         if self._whole:
             self._due = None

@@ -73,7 +73,7 @@ class ElectedFrame(NamedTuple):
     """A frame of which a hub was elected.
 
     Attributes:
-        device_id: Whose.
+        device_id: Id of the device.
         generation: Number of the session.
         f_cnt: Its counter.
     """
@@ -211,7 +211,7 @@ class Coordinator(Protocol):
         """Read the notices to a hub behind a position.
 
         Args:
-            hub_id: Whose.
+            hub_id: Id of the hub.
             after: The position; "" = from the oldest one, and nothing is waited for.
             wait: Wait for one if there is none now.
 

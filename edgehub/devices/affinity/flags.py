@@ -67,7 +67,7 @@ class OwnershipChange:
     """A change of ownership, for the ledger.
 
     Attributes:
-        device_id: Whose.
+        device_id: Id of the device.
         former: What it was.
         flag: What it is.
         cause: Why.
@@ -179,7 +179,7 @@ class Flags:
         """Change a flag.
 
         Args:
-            device_id: Whose.
+            device_id: Id of the device.
             ownership: What it becomes. An election that was over before the one that is known
                 already makes this hub no owner: its answer was overtaken by a notice.
             epoch: Number of the election, 0 = of none; the highest one is remembered.

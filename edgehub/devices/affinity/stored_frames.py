@@ -46,7 +46,7 @@ class StoredFrame:
     """A frame whose message was stored.
 
     Attributes:
-        device_id: Whose.
+        device_id: Id of the device.
         session: Names its keys.
         generation: Number of the session.
         f_cnt: Its counter.

@@ -37,7 +37,7 @@ class LedgerRow(NamedTuple):
 
     Attributes:
         number: Order of the changes.
-        device_id: Whose.
+        device_id: Id of the device.
         at_ms: Hub time.
         ownership: What it became.
         former: What it was.

@@ -116,10 +116,10 @@ class StationConnection(asyncio.Protocol):
             self._take(self._station, message)
 
     def pause_writing(self) -> None:
-        """Leave it at that: `send` looks at what is unsent."""
+        """Do nothing: `send` checks what is unsent."""
 
     def resume_writing(self) -> None:
-        """Leave it at that."""
+        """Do nothing, as above."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; only this connection is removed."""

@@ -200,7 +200,7 @@ class Event(_Form):
         t_ms: When.
         type: One of `EVENTS`.
         gateway: Where, "" = nowhere in particular.
-        device: Whose.
+        device: Id of the device.
     """
 
     index: int = 0

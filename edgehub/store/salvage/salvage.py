@@ -287,7 +287,7 @@ class _Salvage:
             self._is_exact = False
 
     def _note_offsets(self, number: int, found: Counts, expected: Counts) -> None:
-        """Note between which offsets rows are missing; neighbouring ranges are one."""
+        """Record between which offsets rows are missing; neighbouring ranges are one."""
         queue = self._numbers[number]
         highest: int | None = None
         if "boot" not in self._incomplete:
