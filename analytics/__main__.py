@@ -83,10 +83,11 @@ def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
 
 
 def _size(args: JobArgs) -> int | None:
-    """Return the bytes of the date, None if only Hadoop can tell."""
+    """Return the bytes of all dates, None if only Hadoop can tell."""
     if _URL.match(args.input):
         return None
-    files = Path(args.input, f"date={args.date}").rglob("*")
+    folders = (Path(args.input, f"date={day.date}") for day in args.each_day())
+    files = (file for folder in folders for file in folder.rglob("*"))
     return sum(file.stat().st_size for file in files if file.is_file())
 
 

@@ -6,7 +6,7 @@ Owns names, defaults and limits. The date is always given, never "today": a run 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -19,15 +19,18 @@ STEP_S: Final = 60
 EXPECTED_DAYS: Final = 14
 """A hub that reported on none of so many dates is taken for one that was removed."""
 
+_Dates = tuple[date, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobArgs:
-    """What one run is asked to do.
+    """What the job is asked to do.
 
     Attributes:
         input: Folder or Hadoop URL of the export.
         output: Folder or Hadoop URL of the results.
-        date: UTC date of the journal.
+        date: UTC date of the journal, of several the first.
+        later: Further dates, in order.
         exclude_hubs: Hubs whose folders are not read.
         hubs: File or URL with the ids of the hubs that should have reported, one a line.
         strict: Whether a hub that has segments and is not sound ends the run.
@@ -38,6 +41,7 @@ class JobArgs:
     input: str
     output: str
     date: date
+    later: _Dates = ()
     exclude_hubs: tuple[str, ...] = ()
     hubs: str | None = None
     strict: bool = False
@@ -49,6 +53,10 @@ class JobArgs:
         """00:00 UTC of the date."""
         return datetime(self.date.year, self.date.month, self.date.day, tzinfo=UTC)
 
+    def each_day(self) -> list[JobArgs]:
+        """Return what is asked for of each date."""
+        return [replace(self, date=day, later=()) for day in (self.date, *self.later)]
+
 
 def parse_args(arguments: Sequence[str], *more: argparse.ArgumentParser) -> JobArgs:
     """Parse a command line; a wrong one ends the process with exit code 2 and says why.
@@ -58,10 +66,12 @@ def parse_args(arguments: Sequence[str], *more: argparse.ArgumentParser) -> JobA
         more: Parsers of further arguments that may stand in it.
     """
     parsed = parser(*more).parse_args(arguments)
+    first, *later = sorted(set(parsed.date))
     return JobArgs(
         input=parsed.input.rstrip("/") or "/",
         output=parsed.output.rstrip("/") or "/",
-        date=parsed.date,
+        date=first,
+        later=tuple(later),
         exclude_hubs=tuple(parsed.exclude_hub),
         hubs=parsed.hubs,
         strict=parsed.strict,
@@ -74,15 +84,22 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return the parser of the job's own arguments, and of what others add to them."""
     made = argparse.ArgumentParser(
         prog="analytics",
-        description="Report on one day of hub journals: expiry, starvation, counts.",
+        description="Report on days of hub journals: expiry, starvation, counts.",
         epilog="Exit codes: 0 done (an empty day says so), 1 failed, 2 usage, "
-        "5 no report can rest on the lines and nothing was written, 6 done without some hubs.",
+        "5 no report can rest on the lines and nothing was written, 6 done without some hubs; "
+        "of several dates the first of 1, 5, 6 that one of them had.",
         allow_abbrev=False,
         parents=more,
     )
     made.add_argument("--input", type=_url, required=True, help="export of the hubs: folder or URL")
     made.add_argument("--output", type=_url, required=True, help="results: folder or URL")
-    made.add_argument("--date", type=_date, required=True, help="UTC date, such as 2026-11-28")
+    made.add_argument(
+        "--date",
+        type=_date,
+        action="append",
+        required=True,
+        help="UTC date, such as 2026-11-28; repeat",
+    )
     made.add_argument(
         "--exclude-hub", action="append", default=[], metavar="HUB", help="leave a hub out; repeat"
     )

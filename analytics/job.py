@@ -12,7 +12,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
@@ -22,12 +22,12 @@ from pyspark.sql import functions as F
 from analytics import quality, readers, writers
 from analytics.args import parse_args
 from analytics.causes import reason
-from analytics.errors import EXIT_INTERRUPTED, EXIT_PARTIAL, AnalyticsError
+from analytics.errors import EXIT_INTERRUPTED, EXIT_PARTIAL, AnalyticsError, QualityError
 from analytics.files import Files
 from analytics.history import history
 from analytics.hubs import expected_hubs, survey
 from analytics.kept import keep_lines
-from analytics.page.page import page
+from analytics.page.page import pages
 from analytics.session import adapt
 from analytics.tables import share, tables
 from analytics.transforms.stores import names_of_several, on_one_time, stores
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from analytics.args import JobArgs
     from analytics.hubs import Survey
     from analytics.quality import HubDay
+
+
+_WORST_FIRST: Final = (AnalyticsError.exit_code, QualityError.exit_code, EXIT_PARTIAL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,15 +72,21 @@ def _start(args: JobArgs) -> int:
 
 
 def run(spark: SparkSession, args: JobArgs) -> int:
-    """Report on one date.
+    """Report on each date.
 
     Args:
         spark: A session; its SQL settings are set as the job needs them.
         args: What to do.
 
     Returns:
-        Exit code: 0 done, 1 failed, 5 no report can rest on the lines, 6 done without some hubs.
+        Exit code: 0 done, 1 failed, 5 no report can rest on the lines, 6 done without some hubs; of
+        several dates the worst.
     """
+    codes = {_run_day(spark, day) for day in args.each_day()}
+    return next((code for code in _WORST_FIRST if code in codes), 0)
+
+
+def _run_day(spark: SparkSession, args: JobArgs) -> int:
     try:
         metrics, without = _report(spark, args)
     except AnalyticsError as error:
@@ -181,12 +190,12 @@ def _write(
     spark = lines.sparkSession
     hubs = quality.hubs(spark, days.values())
     earlier = history(spark, files, args)
-    with ThreadPoolExecutor(1, thread_name_prefix="page") as pool:
-        made_page = pool.submit(page, args, metrics.copy(), made, list(days.values()), earlier)
+    with ThreadPoolExecutor(1, thread_name_prefix="pages") as pool:
+        made_pages = pool.submit(pages, args, metrics.copy(), made, list(days.values()), earlier)
         all_tables = made | {"hubs": hubs, "quarantine": quarantine}
         written = writers.write_tables(files, args, all_tables, quarantined)
-    content = made_page.result()
-    files.write(writers.page_file(args), content.html.encode())
+    content = made_pages.result()
+    writers.write_pages(files, args, content.fleet, content.hubs)
     return metrics | content.totals | {"tables": written}
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from analytics import schemas
+from analytics import outputs, schemas
 from analytics.errors import InputError, QualityError
 from analytics.transforms.balance import unbalanced
 
@@ -170,7 +170,7 @@ def check(days: Collection[HubDay], faulty: Sequence[Row], *, is_strict: bool) -
 def hubs(spark: SparkSession, days: Iterable[HubDay]) -> DataFrame:
     """Return the table `hubs`."""
     rows = sorted(astuple(day) for day in days)
-    return spark.createDataFrame(rows, schemas.HUBS).coalesce(1)
+    return spark.createDataFrame(rows, outputs.TABLES["hubs"].schema).coalesce(1)
 
 
 def named(days: Collection[HubDay]) -> list[str]:

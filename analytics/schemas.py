@@ -1,4 +1,4 @@
-"""What lines look like: the schema they are read with, their events, and the names of all tables.
+"""What lines look like: the schema they are read with, their events, and their keys.
 
 Follows docs/reference/journal-format.md, versions 1 and 2. Keys that no question needs are not
 read; unknown keys are ignored.
@@ -71,10 +71,6 @@ _TYPES: Final = {
 }
 
 LINE: Final = StructType([StructField(name, kind) for name, kind in _TYPES.items()])
-
-HUBS: Final = (
-    "hub string, state string, reason string, lines bigint, quarantined bigint, copies bigint"
-)
 
 QUEUE: Final = ("hub", "endpoint", "priority")
 """Key of a queue in every table."""

@@ -19,10 +19,10 @@ from analytics.transforms.ends import ends
 from analytics.transforms.expiry import expiry
 from analytics.transforms.flows import flows, left_flows, marks, queue_flows
 from analytics.transforms.losses import losses
-from analytics.transforms.outages import outages
+from analytics.transforms.outages import links, outages, states
 from analytics.transforms.spells import spells
 from analytics.transforms.starvation import services, starvation, starved_queues
-from analytics.transforms.steps import steps
+from analytics.transforms.steps import day_ends, steps
 from analytics.transforms.unserved import unserved
 from analytics.transforms.waiting import histogram, percentiles
 
@@ -93,7 +93,8 @@ def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
 
 
 def _starvation(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
-    changes = keep(outages(shared.marks, shared.summed))
+    known = keep(states(shared.marks, shared.summed))
+    changes = outages(known)
     stepped = steps(shared.lines, shared.marks, shared.summed, shared.moved, changes)
     found = keep(spells(stepped, args.starved_after_s * 1000))
     served = keep(services(shared.lines))
@@ -101,6 +102,7 @@ def _starvation(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
     return {
         "starvation_windows": keep(_placed(windows, args)),
         "starvation": keep(starved_queues(windows)),
+        "links": keep(links(known, day_ends(shared.marks, shared.summed))),
     }
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from analytics import outputs
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import date
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
     from analytics.args import JobArgs
     from analytics.files import Files
 
-TABLES: Final = (
-    *("balance", "backlog", "expiry", "waiting", "waiting_histogram"),
-    *("starvation_windows", "starvation", "losses", "unserved", "hubs", "quarantine"),
-)
 FILE_ROWS: Final = 2_000_000
 AT_ONCE: Final = 4
 """Tables written at a time: small ones cost planning, not work."""
@@ -39,10 +37,11 @@ def begin(files: Files, args: JobArgs) -> None:
 def clear(files: Files, args: JobArgs) -> None:
     """Remove what earlier runs left of a date that has no lines now."""
     begin(files, args)
-    for name in TABLES:
+    for name in outputs.TABLES:
         for folder in _folders(args, name):
             files.delete(folder)
-    files.delete(page_file(args))
+    for place in _pages(args):
+        files.delete(place)
 
 
 def write_tables(
@@ -58,8 +57,12 @@ def write_tables(
 
     Returns:
         Rows of each table.
+
+    Raises:
+        AnalyticsError: A table is not what its schema says; none was written.
     """
-    assert set(tables) <= set(TABLES)
+    for name, table in tables.items():
+        outputs.check(name, table)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="write") as pool:
         # Otherwise each task of the last question would leave a file of its own.
         parts = {"quarantine": 1 + quarantined // FILE_ROWS}
@@ -76,9 +79,19 @@ def _folders(args: JobArgs, name: str) -> tuple[str, str]:
     return f"{args.output}/{dated}", f"{args.output}/csv/{dated}"
 
 
-def page_file(args: JobArgs) -> str:
-    """Return the place of the page of the date."""
-    return f"{args.output}/report/date={args.date}/report.html"
+def write_pages(files: Files, args: JobArgs, fleet: str, hubs: Mapping[str, str]) -> None:
+    """Write the page of the date, and those of its hubs by the names of their files."""
+    page, folder = _pages(args)
+    files.delete(folder)
+    for name, text in hubs.items():
+        files.write(f"{folder}/{name}", text.encode())
+    files.write(page, fleet.encode())
+
+
+def _pages(args: JobArgs) -> tuple[str, str]:
+    """Return the place of the page of the date, and the folder of those of its hubs."""
+    dated = f"{args.output}/report/date={args.date}"
+    return f"{dated}/report.html", f"{dated}/hubs"
 
 
 def metrics_file(args: JobArgs, date: date | None = None) -> str:

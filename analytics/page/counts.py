@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from analytics.args import JobArgs
-    from analytics.page.figures import Figures, Record
+    from analytics.page.figures import Figures
+    from analytics.page.queries import Record
 
 
 def losses(shown: Figures) -> str:

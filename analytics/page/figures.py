@@ -1,36 +1,27 @@
-"""The few numbers that the page shows, taken from the tables.
-
-Invariant: every collected frame is bounded, whatever the number of hubs, devices or rows.
-"""
+"""The few numbers that a page shows, of the fleet or of one hub."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.sql import Window
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Final
 
 from analytics import schemas
-from analytics.page.headline import LOST
-from analytics.transforms.balance import IN_FLOWS, OUT_FLOWS
-from analytics.transforms.waiting import percentiles
+from analytics.page import headline, queries
+from analytics.page.queries import NAMED_MAX, TOP
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-Record = dict[str, Any]
+    from analytics.page.queries import Record
 
-TOP: Final = 15
-NAMED_MAX: Final = 3
 LANES_MAX: Final = 16
-BARS_PER_LANE_MAX: Final = 120
-KEYS_MAX: Final = 200
-"""Endpoints and priorities are few, but their names come from outside."""
+KINDS: Final = ("starved", "idle", "held_back")
 
-_PARTS: Final = tuple(f"{cause}_ms" for cause in schemas.CAUSES)
+Scope = str | None
+"""The hub that a page is about, None for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +38,10 @@ class Figures:
         routes: Routes whose rows expired most.
         devices: Devices whose rows expired most.
         queues: Queues that were not served for longest, with kind.
-        windows: Windows of those queues.
+        lanes: Queues that were not served for longest, and the windows of each.
         losses: Other events by reason.
         unserved: Endpoints that nothing served, by hub.
+        links: Links that were down for longest, and for how long their hubs ran.
         hubs_of_queues: Hubs of which most rows expired, by queue.
         idle_hubs: Hubs with the most idle windows.
         spread: Of how many devices rows expired, and between which numbers each.
@@ -64,161 +56,155 @@ class Figures:
     routes: list[Record]
     devices: list[Record]
     queues: list[Record]
-    windows: list[Record]
+    lanes: list[tuple[Record, list[Record]]]
     losses: list[Record]
     unserved: list[Record]
+    links: list[Record]
     hubs_of_queues: list[Record]
     idle_hubs: list[Record]
     spread: Record
 
 
-def figures(tables: Mapping[str, DataFrame]) -> Figures:
-    """Take the page's numbers from the tables."""
-    expired, balanced = tables["expiry"], tables["balance"]
-    queue = ("endpoint", "priority")
-    hubs = _hubs(balanced, tables["starvation"])
-    return Figures(
-        totals=_totals(balanced, tables["starvation"]),
-        hubs=_top(hubs, "lost_share", "starved_ms", "idle_ms", by=("hub",)),
-        waiting=_records(
-            tables["backlog"].groupBy("priority", "slot").agg(_sum("rows")), "priority", "slot"
-        ),
-        percentiles=_records(
-            percentiles(tables["waiting_histogram"], queue).limit(KEYS_MAX), *queue
-        ),
-        causes=_records(expired.groupBy("hour", "cause").agg(_sum("rows")), "hour", "cause"),
-        spent=_top(
-            expired.groupBy(*queue).agg(
-                *(_sum(n) for n in ("rows", "bytes", "waited_ms", *_PARTS))
-            ),
-            "rows",
-            by=queue,
-        ),
-        routes=_most_expired(expired, "route", "endpoint", "priority"),
-        devices=_most_expired(expired, "hub", "device"),
-        queues=_top(tables["starvation"], "total_ms", by=(*schemas.QUEUE, "kind"), limit=LANES_MAX),
-        windows=_windows(tables),
-        losses=_top(
-            tables["losses"].groupBy("event", "reason").agg(_sum("rows"), _sum("bytes")),
-            "rows",
-            by=("event", "reason"),
-            limit=2 * TOP,
-        ),
-        unserved=_top(tables["unserved"], "length_ms", by=("hub", "endpoint")),
-        hubs_of_queues=_hubs_of_queues(expired),
-        idle_hubs=_top(
-            tables["starvation"].where(F.col("kind") == "idle").groupBy("hub").agg(_sum("windows")),
-            "windows",
-            by=("hub",),
-            limit=NAMED_MAX,
-        ),
-        spread=_spread(expired),
+class Sums:
+    """What was asked of the tables, for as many pages as there are.
+
+    Args:
+        tables: All tables by name.
+        by_hub: Whether each hub has a page of its own.
+    """
+
+    def __init__(self, tables: Mapping[str, DataFrame], *, by_hub: bool) -> None:
+        def scope(name: str) -> DataFrame:
+            return queries.scoped(tables[name], by_hub=by_hub)
+
+        self._hubs = queries.hubs(tables["balance"])
+        starved = queries.whole(tables["starvation"])
+        self._starved = _by("hub", starved) | {None: starved}
+        self._windows = _by_queue(queries.windows(tables["starvation_windows"]))
+        self._waiting = _by("scope", queries.waiting(scope("backlog")))
+        self._waits: dict[Scope, list[Record]] = {None: queries.waits(tables["waiting_histogram"])}
+        if by_hub:
+            self._waits |= _by("hub", sorted(queries.whole(tables["waiting"]), key=_queue))
+        links = queries.whole(tables["links"])
+        self._links = _by("hub", links) | {None: links}
+        self._losses = _by("scope", queries.losses(scope("losses")))
+        self._unserved = _by("scope", queries.unserved(scope("unserved")))
+        self._expired = _by("scope", queries.expired(scope("expiry")))
+
+    @property
+    def hubs(self) -> list[str]:
+        """All hubs, in order."""
+        return sorted(row["hub"] for row in self._hubs)
+
+    def figures(self, scope: Scope = None) -> Figures:
+        """Return the figures of a hub, or of all of them."""
+        starved = self._starved.get(scope, [])
+        expired = defaultdict(list, _by("kind", self._expired.get(scope, [])))
+        hubs = [row for row in self._hubs if scope in (None, row["hub"])]
+        devices = expired["devices"]
+        return Figures(
+            totals=_totals(hubs, starved),
+            hubs=self._worst(hubs),
+            waiting=self._waiting.get(scope, []),
+            percentiles=self._waits.get(scope, []),
+            causes=expired["causes"],
+            spent=expired["spent"],
+            routes=expired["routes"],
+            devices=devices,
+            queues=_largest(starved, "total_ms", by=(*schemas.QUEUE, "kind"))[:LANES_MAX],
+            lanes=self._lanes(starved),
+            losses=self._losses.get(scope, []),
+            unserved=self._unserved.get(scope, []),
+            links=_largest(_down(self._links.get(scope, [])), "down_ms", by=("hub", "endpoint"))[
+                :TOP
+            ],
+            hubs_of_queues=expired["hubs_of_queues"] if scope is None else [],
+            idle_hubs=_idle_hubs(starved) if scope is None else [],
+            spread=devices[0] if devices else {"devices": 0, "most": 0, "least": 0},
+        )
+
+    def _worst(self, hubs: Iterable[Record]) -> list[Record]:
+        """Return hubs with what did not arrive and how long their queues starved."""
+        rows = []
+        for row in hubs:
+            starved = self._starved.get(row["hub"], [])
+            came, lost = headline.came(row), headline.lost(row)
+            rows.append(
+                {
+                    "hub": row["hub"],
+                    "state": row["state"],
+                    "came_rows": came,
+                    "lost_rows": lost,
+                    "lost_bytes": headline.lost(row, "bytes"),
+                    # A hub to which nothing came may have lost what nobody counted as coming.
+                    "lost_share": lost / max(came, 1),
+                    "waiting_rows": row["carried_out_rows"] + row["difference_rows"],
+                    "starved_ms": _sum(starved, "total_ms", kind="starved"),
+                    "idle_ms": _sum(starved, "idle_ms"),
+                }
+            )
+        return _largest(rows, "lost_share", "starved_ms", "idle_ms", by=("hub",))[:TOP]
+
+    def _lanes(self, starved: Iterable[Record]) -> list[tuple[Record, list[Record]]]:
+        totals: dict[tuple[str, ...], Record] = {}
+        for row in starved:
+            key = _queue(row)
+            before = totals.get(key, {"total_ms": 0})
+            named = {name: row[name] for name in schemas.QUEUE}
+            totals[key] = named | {"total_ms": before["total_ms"] + row["total_ms"]}
+        worst = _largest(totals.values(), "total_ms", by=schemas.QUEUE)[:LANES_MAX]
+        return [(lane, self._windows[_queue(lane)]) for lane in worst]
+
+
+def _totals(hubs: Sequence[Record], starved: Sequence[Record]) -> Record:
+    longest = (row["longest_ms"] for row in starved if row["kind"] == "starved")
+    return {
+        "hubs": len(hubs),
+        "open_hubs": sum(row["state"] == "open" for row in hubs),
+        **{name: _sum(hubs, name) for name in queries.FLOWS},
+        **{f"{kind}_windows": _sum(starved, "windows", kind=kind) for kind in KINDS},
+        **{f"{kind}_ms": _sum(starved, "total_ms", kind=kind) for kind in KINDS},
+        "longest_starved_ms": max(longest, default=0),
+    }
+
+
+def _down(links: Iterable[Record]) -> list[Record]:
+    """Keep the links that were down, or whose hub did not run."""
+    return [row for row in links if row["down_ms"] or row["running_ms"] < row["known_ms"]]
+
+
+def _idle_hubs(starved: Iterable[Record]) -> list[Record]:
+    windows: dict[str, int] = defaultdict(int)
+    for row in starved:
+        if row["kind"] == "idle":
+            windows[row["hub"]] += row["windows"]
+    rows = [{"hub": hub, "windows": number} for hub, number in windows.items()]
+    return _largest(rows, "windows", by=("hub",))[:NAMED_MAX]
+
+
+def _largest(rows: Iterable[Record], *values: str, by: Sequence[str]) -> list[Record]:
+    return sorted(
+        rows, key=lambda row: (*(-row[name] for name in values), *(row[name] for name in by))
     )
 
 
-def _totals(balanced: DataFrame, starved: DataFrame) -> Record:
-    names = [f"{flow}_{unit}" for flow in (*IN_FLOWS, *OUT_FLOWS) for unit in ("rows", "bytes")]
-    counted = balanced.agg(
-        F.countDistinct("hub").alias("hubs"),
-        F.countDistinct(F.when(F.col("state") == "open", F.col("hub"))).alias("open_hubs"),
-        *(_sum(name) for name in (*names, "difference_rows", "difference_bytes")),
-    )
-    kinds = ("starved", "idle", "held_back")
-    windows = starved.agg(
-        *(_sum_of(kind, "windows").alias(f"{kind}_windows") for kind in kinds),
-        *(_sum_of(kind, "total_ms").alias(f"{kind}_ms") for kind in kinds),
-        F.coalesce(F.max(_only("starved", "longest_ms")), F.lit(0)).alias("longest_starved_ms"),
-    )
-    return {**counted.collect()[0].asDict(), **windows.collect()[0].asDict()}
+def _sum(rows: Iterable[Record], name: str, **where: str) -> int:
+    return sum(row[name] for row in rows if all(row[key] == value for key, value in where.items()))
 
 
-def _hubs(balanced: DataFrame, starved: DataFrame) -> DataFrame:
-    came = ("enqueued", "requeued", "carried_in")
-    sums = balanced.groupBy("hub").agg(
-        F.first("state").alias("state"),
-        _sum_over(came, "rows").alias("came_rows"),
-        _sum_over(LOST, "rows").alias("lost_rows"),
-        _sum_over(LOST, "bytes").alias("lost_bytes"),
-        (_sum_column("carried_out_rows") + _sum_column("difference_rows")).alias("waiting_rows"),
-    )
-    windows = starved.groupBy("hub").agg(
-        _sum_of("starved", "total_ms").alias("starved_ms"), F.sum("idle_ms").alias("idle_ms")
-    )
-    joined = sums.join(windows, on="hub", how="left").fillna(0, subset=["starved_ms", "idle_ms"])
-    # A hub to which nothing came may have lost what nobody counted as coming.
-    return joined.withColumn("lost_share", F.col("lost_rows") / F.greatest("came_rows", F.lit(1)))
+def _by(name: str, rows: Iterable[Record]) -> dict[Scope, list[Record]]:
+    found: dict[Scope, list[Record]] = {}
+    for row in rows:
+        found.setdefault(row[name], []).append(row)
+    return found
 
 
-def _sum_over(flows: Sequence[str], unit: str) -> Column:
-    return F.sum(sum((F.col(f"{flow}_{unit}") for flow in flows), F.lit(0)))
+def _by_queue(rows: Iterable[Record]) -> dict[tuple[str, ...], list[Record]]:
+    found: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    for row in rows:
+        found[_queue(row)].append(row)
+    return found
 
 
-def _hubs_of_queues(expired: DataFrame) -> list[Record]:
-    """Return of each queue the hubs of which most rows expired, and how many others there are."""
-    of_queue = Window.partitionBy("endpoint", "priority")
-    sums = expired.groupBy(*schemas.QUEUE).agg(_sum("rows"))
-    ranked = sums.withColumn(
-        "place", F.row_number().over(of_queue.orderBy(F.col("rows").desc(), "hub"))
-    ).withColumn("hubs", F.count(F.lit(1)).over(of_queue))
-    named = ranked.where(F.col("place") <= NAMED_MAX)
-    return _records(named.limit(NAMED_MAX * KEYS_MAX), "endpoint", "priority", "place")
-
-
-def _spread(expired: DataFrame) -> Record:
-    """Return of how many devices rows expired, and of one at most."""
-    devices = expired.where(F.col("device").isNotNull()).groupBy("hub", "device").agg(_sum("rows"))
-    found = devices.agg(
-        F.count(F.lit(1)).alias("devices"),
-        F.coalesce(F.max("rows"), F.lit(0)).alias("most"),
-        F.coalesce(F.min("rows"), F.lit(0)).alias("least"),
-    )
-    return found.collect()[0].asDict()
-
-
-def _most_expired(expired: DataFrame, *by: str) -> list[Record]:
-    sums = expired.groupBy(*by).agg(
-        *(_sum(name) for name in ("rows", "bytes", "waited_ms", *_PARTS))
-    )
-    return _top(sums, "rows", by=by)
-
-
-def _windows(tables: Mapping[str, DataFrame]) -> list[Record]:
-    """Return the longest windows of the queues with the most time; short ones would not be seen."""
-    lanes = (
-        tables["starvation"]
-        .groupBy(*schemas.QUEUE)
-        .agg(_sum("total_ms"))
-        .orderBy(F.col("total_ms").desc(), *schemas.QUEUE)
-        .limit(LANES_MAX)
-    )
-    windows = tables["starvation_windows"].join(
-        F.broadcast(lanes), on=list(schemas.QUEUE), how="inner"
-    )
-    return _top(
-        windows, "length_ms", by=(*schemas.QUEUE, "start"), limit=LANES_MAX * BARS_PER_LANE_MAX
-    )
-
-
-def _top(frame: DataFrame, *columns: str, by: Sequence[str], limit: int = TOP) -> list[Record]:
-    order = [F.col(name).desc() for name in columns]
-    return [row.asDict() for row in frame.orderBy(*order, *by).limit(limit).collect()]
-
-
-def _records(frame: DataFrame, *order: str) -> list[Record]:
-    return [row.asDict() for row in frame.orderBy(*order).collect()]
-
-
-def _sum(name: str) -> Column:
-    return _sum_column(name).alias(name)
-
-
-def _sum_column(name: str) -> Column:
-    return F.coalesce(F.sum(name), F.lit(0))
-
-
-def _only(kind: str, name: str) -> Column:
-    return F.when(F.col("kind") == kind, F.col(name))
-
-
-def _sum_of(kind: str, name: str) -> Column:
-    return F.coalesce(F.sum(_only(kind, name)), F.lit(0))
+def _queue(row: Record) -> tuple[str, ...]:
+    return tuple(row[name] for name in schemas.QUEUE)

@@ -1,50 +1,57 @@
-"""The page put together: verdict, pictures, tables, in the order in which a reader asks.
+"""The pages put together: verdict, pictures, tables, in the order in which a reader asks.
 
-Invariant: the result refers to nothing outside itself and holds no script.
+Invariant: a page refers to nothing but the other pages of its date, and holds no script.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from analytics.page import counts, headline, reporting, sections, starving
-from analytics.page.figures import figures
-from analytics.page.words import count, counted, share, size, text
+from analytics.page import counts, headline, links, reporting, sections, starving
+from analytics.page.figures import Sums
+from analytics.page.words import count, counted, file_name, share, size, text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from analytics.args import JobArgs
     from analytics.history import History
-    from analytics.page.figures import Figures, Record
+    from analytics.page.figures import Figures
+    from analytics.page.queries import Record
     from analytics.quality import HubDay
 
 
+FEW: Final = 3
+"""So many hubs have room on one page; of more, each has a page of its own too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """The finished page.
+class Pages:
+    """The finished pages, each one self-contained file.
 
     Attributes:
-        html: One self-contained file.
-        totals: The sums over all hubs that it shows.
+        fleet: The page on all hubs.
+        hubs: Pages of hubs by the name of their file; none where there are few hubs.
+        totals: The sums over all hubs.
     """
 
-    html: str
+    fleet: str
+    hubs: dict[str, str]
     totals: dict[str, Any]
 
 
-def page(
+def pages(
     args: JobArgs,
     metrics: Mapping[str, Any],
     tables: Mapping[str, DataFrame],
     days: Collection[HubDay],
     earlier: History,
-) -> Page:
-    """Make the page of a date.
+) -> Pages:
+    """Make the pages of a date.
 
     Args:
         args: The date and the thresholds.
@@ -53,32 +60,50 @@ def page(
         days: All hubs of the date.
         earlier: Metrics of the last days.
     """
-    shown = figures(tables)
-    return Page(html=render(args, metrics, shown, days, earlier), totals=shown.totals)
-
-
-def render(
-    args: JobArgs,
-    metrics: Mapping[str, Any],
-    shown: Figures,
-    days: Collection[HubDay],
-    earlier: History,
-) -> str:
-    """Write the page from its figures."""
-    style = resources.files("analytics.page").joinpath("style.css").read_text("utf-8")
-    parts = [
+    sound = {day.hub: day for day in days if day.is_sound}
+    sums = Sums(tables, by_hub=len(sound) > FEW)
+    shown = sums.figures()
+    with_page = sums.hubs if len(sound) > FEW else []
+    fleet = [
         _head(args, metrics, shown.totals, days, earlier),
         reporting.missing(days),
         sections.advice(shown),
-        sections.worst_hubs(shown),
+        sections.worst_hubs(shown, linked=bool(with_page)),
+        *_questions(shown, args),
+        counts.source(args, metrics),
+        sections.all_hubs(with_page),
+    ]
+    return Pages(
+        fleet=_document(f"Hub report {args.date}", fleet),
+        hubs={file_name(hub): _hub_page(args, sound[hub], sums.figures(hub)) for hub in with_page},
+        totals=shown.totals,
+    )
+
+
+def _hub_page(args: JobArgs, day: HubDay, shown: Figures) -> str:
+    own = {"lines": day.lines, "quarantined": day.quarantined, "copies": day.copies}
+    title = f"<h1>{text(day.hub)}, {args.date} UTC</h1>"
+    back = '<p><a href="../report.html">All hubs</a></p>'
+    head = f"{back}{title}<p>{_verdict(shown.totals)}</p>"
+    tiles = headline.tiles({**own, **shown.totals}, {})
+    parts = [head + tiles, sections.advice(shown), *_questions(shown, args)]
+    return _document(f"{text(day.hub)} {args.date}", parts)
+
+
+def _questions(shown: Figures, args: JobArgs) -> list[str]:
+    """Answer what is asked of the fleet and of each hub."""
+    return [
         sections.waiting(shown),
         sections.expiry(shown),
         starving.starvation(shown, args),
+        links.links(shown),
         counts.losses(shown),
         counts.balance(shown.totals),
-        counts.source(args, metrics),
     ]
-    title = f"Hub report {args.date}"
+
+
+def _document(title: str, parts: Sequence[str]) -> str:
+    style = resources.files("analytics.page").joinpath("style.css").read_text("utf-8")
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -97,6 +122,13 @@ def _head(
     days: Collection[HubDay],
     earlier: History,
 ) -> str:
+    title = f"<h1>Hub report, {args.date} UTC</h1>{reporting.verdict(days)}"
+    tiles = headline.tiles({**metrics, **totals}, earlier)
+    return f"{title}<p>{_verdict(totals)}</p>{_warnings(metrics)}{tiles}"
+
+
+def _verdict(totals: Record) -> str:
+    """Return what did not arrive, and whether the counts close."""
     came, lost_rows = headline.came(totals), headline.lost(totals)
     lost_bytes = headline.lost(totals, "bytes")
     verdict = (
@@ -105,10 +137,7 @@ def _head(
         if lost_rows
         else "Nothing was lost"
     )
-    verdict += "; the counts close." if not totals["open_hubs"] else _open(totals)
-    title = f"<h1>Hub report, {args.date} UTC</h1>{reporting.verdict(days)}"
-    tiles = headline.tiles({**metrics, **totals}, earlier)
-    return f"{title}<p>{verdict}</p>{_warnings(metrics)}{tiles}"
+    return verdict + ("; the counts close." if not totals["open_hubs"] else _open(totals))
 
 
 def _open(totals: Record) -> str:

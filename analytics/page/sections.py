@@ -12,6 +12,7 @@ from analytics.page.words import (
     count,
     counted,
     duration,
+    link,
     priority,
     queue,
     share,
@@ -23,7 +24,8 @@ from analytics.transforms.flows import SLOTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from analytics.page.figures import Figures, Record
+    from analytics.page.figures import Figures
+    from analytics.page.queries import Record
 
 COLOURS: Final = 7
 _DEFAULT_COLOUR: Final = 10
@@ -82,7 +84,7 @@ def _hubs_of(shown: Figures, row: Record) -> str:
     """Name the hubs of which most rows of a queue expired."""
     key = (row["endpoint"], row["priority"])
     found = [each for each in shown.hubs_of_queues if (each["endpoint"], each["priority"]) == key]
-    return _named([each["hub"] for each in found], found[0]["hubs"] if found else 0)
+    return _named([each["hub"] for each in found], found[0]["among"] if found else 0)
 
 
 def _named(hubs: Sequence[str], of: int = 0) -> str:
@@ -92,13 +94,13 @@ def _named(hubs: Sequence[str], of: int = 0) -> str:
     return f"Most at {', '.join(map(text, hubs))}{more}."
 
 
-def worst_hubs(shown: Figures) -> str:
+def worst_hubs(shown: Figures, *, linked: bool) -> str:
     """List hubs by the share that did not arrive; a single hub needs no list."""
     if shown.totals["hubs"] == 1:
         return ""
     rows = [
         (
-            text(row["hub"]),
+            link(row["hub"]) if linked else text(row["hub"]),
             _severity(row["lost_share"]),
             share(row["lost_rows"], row["came_rows"]),
             count(row["came_rows"]),
@@ -120,6 +122,14 @@ def worst_hubs(shown: Figures) -> str:
         f"did not arrive: severe from {_SEVERE:.0%}, high from {_HIGH:.1%}."
     )
     return section("Worst hubs", table(heads, rows, words=(0, 1, 9)), note)
+
+
+def all_hubs(hubs: Sequence[str]) -> str:
+    """Link the pages of all hubs."""
+    if not hubs:
+        return ""
+    links = "".join(f"<li>{link(hub)}</li>" for hub in hubs)
+    return section("All hubs", f'<ul class="names">{links}</ul>', "A page for each hub.")
 
 
 def _severity(lost: float) -> str:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from analytics.args import JobArgs
-    from analytics.page.figures import Figures, Record
+    from analytics.page.figures import Figures
+    from analytics.page.queries import Record
 
 
 def starvation(shown: Figures, args: JobArgs) -> str:
@@ -27,7 +28,7 @@ def starvation(shown: Figures, args: JobArgs) -> str:
     if not shown.queues:
         return section("Starvation", '<p class="soft">Every queue was served in time.</p>', note)
     kinds = {KIND_WORDS[kind]: kind for kind in KIND_WORDS}
-    content = legend(kinds) + plots.lanes(_lanes(shown.windows))
+    content = legend(kinds) + plots.lanes([_lane(*lane) for lane in shown.lanes])
     heads = (
         "hub",
         "queue",
@@ -57,18 +58,14 @@ def starvation(shown: Figures, args: JobArgs) -> str:
     return section("Starvation", content + "<h3>By queue, the longest first</h3>" + below, note)
 
 
-def _lanes(windows: Sequence[Record]) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
-    found: dict[tuple[str, str, int], list[tuple[int, int, str, str]]] = {}
-    totals: dict[tuple[str, str, int], int] = {}
+def _lane(of: Record, windows: Sequence[Record]) -> tuple[str, list[tuple[int, int, str, str]]]:
+    bars = []
     for row in windows:
-        key = (row["hub"], row["endpoint"], row["priority"])
-        totals[key] = row["total_ms"]
         start = row["start"]
         start_ms = ((start.hour * 60 + start.minute) * 60 + start.second) * 1000
         title = (
             f"{start:%H:%M:%S}, {duration(row['length_ms'])}: {KIND_WORDS[row['kind']]}, "
             f"{counted(row['rows'], 'message')}"
         )
-        found.setdefault(key, []).append((start_ms, row["length_ms"], row["kind"], title))
-    ordered = sorted(found, key=lambda key: (-totals[key], key))
-    return [(f"{text(key[0])} · {queue(key[1], key[2])}", found[key]) for key in ordered]
+        bars.append((start_ms, row["length_ms"], row["kind"], title))
+    return f"{text(of['hub'])} · {queue(of['endpoint'], of['priority'])}", bars

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from typing import Final
+from urllib.parse import quote
 
 from analytics import schemas
 
@@ -34,6 +35,16 @@ def text(value: object) -> str:
         return '<span class="none">not known</span>'
     shown = str(value)
     return escape(shown if len(shown) <= _TEXT_MAX else shown[: _TEXT_MAX - 1] + "…")
+
+
+def file_name(hub: str) -> str:
+    """Return the name of the file with the page of a hub."""
+    return f"{quote(hub, safe='')}.html"
+
+
+def link(hub: str) -> str:
+    """Name a hub and link its page."""
+    return f'<a href="hubs/{quote(file_name(hub))}">{text(hub)}</a>'
 
 
 def sentence(value: str) -> str:

@@ -1,4 +1,4 @@
-"""`edgehub report`: what expired and what starved on one day, as a page and as tables.
+"""`edgehub report`: what expired and what starved on a day, as pages and as tables.
 
 Becomes the report's process: it needs Java and much memory, and the daemon neither. What stops
 this command (a service manager, a container engine, Ctrl-C) stops the report.
@@ -40,7 +40,7 @@ class _Date(click.DateTime):
 
 
 @click.command()
-@click.argument("date", metavar="DATE", type=_Date())
+@click.argument("dates", metavar="DATE...", type=_Date(), nargs=-1, required=True)
 @click.option(
     "--input", "source", required=True, help="Folder or URL that `edgehub journal export` fills."
 )
@@ -66,7 +66,7 @@ class _Date(click.DateTime):
 )
 @click.option("--memory", help="Heap for Java, such as 4g; default: 2g.")
 def report(
-    date: datetime,
+    dates: tuple[datetime, ...],
     source: str,
     output: str,
     exclude_hub: tuple[str, ...],
@@ -74,17 +74,18 @@ def report(
     strict: bool,
     **given: int | str | None,
 ) -> None:
-    """Report on the journals of DATE, such as 2026-11-28, today or yesterday (UTC).
+    """Report on the journals of each DATE, such as 2026-11-28, today or yesterday (UTC).
 
     Exit code 5: no report can rest on the lines of that day, and nothing was written.
     Exit code 6: done without some hubs, which are named.
+    Of several dates the worst one counts: 1, 5, then 6.
     """
     if importlib.util.find_spec("analytics") is None or importlib.util.find_spec("pyspark") is None:
         raise EdgeHubError(
             "the report needs the package analytics and PySpark, which this installation lacks:"
             " in a checkout pip install -c constraints.txt -e '.[spark]', or the wheel with [spark]"
         )
-    command = [sys.executable, "-m", "analytics", f"--date={date:%Y-%m-%d}"]
+    command = [sys.executable, "-m", "analytics", *(f"--date={date:%Y-%m-%d}" for date in dates)]
     command += [f"--input={source}", f"--output={output}"]
     command += [f"--exclude-hub={hub}" for hub in exclude_hub]
     command += ["--strict"] * strict

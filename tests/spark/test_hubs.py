@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from analytics import hubs, job
+from analytics import hubs, job, session
 from analytics.args import parse_args
+from analytics.files import Files
 from analytics.hubs import Found, Listed
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE, Results
@@ -163,6 +164,16 @@ def test_each_hub_is_judged(results: Results):
         assert re.match(reason, found[hub][1]), (hub, found[hub])
 
 
+def test_segments_of_a_large_day_are_judged_alike(
+    spark: SparkSession, fleet: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Those that no manifest names are unpacked by executors."""
+    monkeypatch.setattr(session, "SMALL_BYTES", 0)
+    judged = hubs.survey(spark, Files(spark), parse_args(fleet))
+    assert judged.damaged.keys() == {hub for hub in FLEET if FLEET[hub][1] == "damaged"}
+    assert re.match(FLEET["truncated"][2], judged.damaged["truncated"])
+
+
 def test_sums_are_over_sound_hubs(results: Results):
     """No table has a row of another hub."""
     for name in ("balance", "backlog", "waiting", "starvation", "losses"):
@@ -215,14 +226,19 @@ def test_what_the_report_is_without_is_named(
 def test_a_hub_that_reported_is_expected(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Within two weeks, and unless a file names all hubs."""
+    """Within two weeks, also of dates of the same run, and unless a file names all hubs."""
     journal = HandJournal("2026-11-27", hub="gateway-1")
     sends(journal, "10:00:00", "10:01:00")
     journal.write(tmp_path / "export")
     given = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'out'}"]
-    assert job.run(spark, parse_args([*given, "--date=2026-11-27"])) == 0
-    assert job.run(spark, parse_args([*given, "--date=2026-11-28"])) == 6
-    assert "hub gateway-1: silent: no line of this date was exported" in capsys.readouterr().err
+    assert job.run(spark, parse_args([*given, "--date=2026-11-28", "--date=2026-11-27"])) == 6
+    told = capsys.readouterr()
+    assert re.findall(r"date=(\S+) outcome=(\S+)", told.out) == [
+        ("2026-11-27", "done"),
+        ("2026-11-28", "empty"),
+    ]
+    assert "2026-11-28: the report is without:" in told.err
+    assert "hub gateway-1: silent: no line of this date was exported" in told.err
     assert job.run(spark, parse_args([*given, "--date=2026-12-12"])) == 0
     missing = f"--hubs={tmp_path / 'missing'}"
     assert job.run(spark, parse_args([*given, "--date=2026-11-27", missing])) == 1

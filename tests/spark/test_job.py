@@ -33,7 +33,7 @@ class Runs:
         self.spark = spark
         self.export = folder / "export"
         self.output = folder / "output"
-        self.export.mkdir()
+        self.export.mkdir(exist_ok=True)
 
     def run(self, *more: str) -> int:
         """Run the job and give its exit code."""
@@ -58,6 +58,22 @@ def a_day() -> HandJournal:
     sends(journal, "10:00:10", "10:05:00")
     journal.left("expired", "10:05:00", priority=5, waited_ms=300_000, behind_ms=300_000)
     return journal
+
+
+@pytest.fixture(scope="module")
+def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a report on a day of which each line is there twice, and a bad one."""
+    runs = Runs(spark, tmp_path_factory.mktemp("reported"))
+    segment = a_day().write(runs.export, extra=b"torn\n")
+    shutil.copy(segment, segment.with_name("000000009999-9f3c21ab.jsonl.gz"))
+    assert runs.run() == 0
+    return runs.export.parent
+
+
+@pytest.fixture
+def rerun(spark: SparkSession, reported: Path, tmp_path: Path) -> Runs:
+    """Return a copy of that report, to run again over its export."""
+    return Runs(spark, shutil.copytree(reported, tmp_path / "reported"))
 
 
 def test_an_empty_day_is_done_and_says_so(runs: Runs, capsys: pytest.CaptureFixture[str]):
@@ -90,15 +106,11 @@ def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.Captu
     assert not runs.output.exists()
 
 
-def test_a_rerun_replaces_its_own_date_only(runs: Runs, capsys: pytest.CaptureFixture[str]):
+def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureFixture[str]):
     """No second copy, and what was true before a correction is gone; other dates stay."""
-    segment = a_day().write(runs.export, extra=b"torn\n")
-    shutil.copy(segment, segment.with_name("000000009999-9f3c21ab.jsonl.gz"))
-    assert runs.run() == 0
-    lines = len(a_day().lines)
-    told = capsys.readouterr().out
-    assert told.startswith(f"report date={DATE} outcome=done lines={2 * lines + 2} quarantined=2 ")
+    runs, lines = rerun, len(a_day().lines)
     metrics = runs.results().metrics
+    assert (metrics["outcome"], metrics["lines"]) == ("done", 2 * lines + 2)
     assert (metrics["copies"], metrics["faults"]) == (lines, {"not_json": 2})
     assert {row["line"] for row in runs.results().table("quarantine")} == {"torn"}
     columns = "hub, priority, kind, served, length_ms"
@@ -107,11 +119,15 @@ def test_a_rerun_replaces_its_own_date_only(runs: Runs, capsys: pytest.CaptureFi
     for folder in list(runs.output.rglob(f"date={DATE}")):
         shutil.copytree(folder, folder.with_name("date=2026-11-27"))
     other = contents(runs.output, "2026-11-27")
-    segment.with_name("000000009999-9f3c21ab.jsonl.gz").unlink()
+    shutil.rmtree(runs.export)
     calm = HandJournal(DATE, hub="gateway-1")
     sends(calm, "10:00:00", "10:01:00")
     calm.write(runs.export)
     assert runs.run() == 0
+    told = capsys.readouterr().out
+    assert told.startswith(
+        f"report date={DATE} outcome=done lines={len(calm.lines)} quarantined=0 "
+    )
     assert len(runs.results().table("balance")) == 1
     assert len(runs.results().table("waiting")) == 1
     assert runs.results().table("expiry") == runs.results().table("quarantine") == []
@@ -121,11 +137,10 @@ def test_a_rerun_replaces_its_own_date_only(runs: Runs, capsys: pytest.CaptureFi
 
 
 def test_a_date_that_has_no_lines_any_more_is_emptied(
-    runs: Runs, capsys: pytest.CaptureFixture[str]
+    rerun: Runs, capsys: pytest.CaptureFixture[str]
 ):
     """What was reported of it is gone, its hub is silent, other dates stay."""
-    a_day().write(runs.export, extra=b"torn\n")
-    assert runs.run() == 0
+    runs = rerun
     tables = {folder.parent.name for folder in runs.output.rglob(f"date={DATE}")}
     for folder in list(runs.output.rglob(f"date={DATE}")):
         shutil.copytree(folder, folder.with_name("date=2026-11-27"))
@@ -142,10 +157,9 @@ def test_a_date_that_has_no_lines_any_more_is_emptied(
     assert tables >= {"quarantine", "balance", "expiry", "report"}
 
 
-def test_a_run_that_was_cut_off_leaves_no_metrics(runs: Runs, capsys: pytest.CaptureFixture[str]):
+def test_a_run_that_was_cut_off_leaves_no_metrics(rerun: Runs, capsys: pytest.CaptureFixture[str]):
     """They say that the rest is whole, so those of the run before go first."""
-    a_day().write(runs.export)
-    assert runs.run() == 0
+    runs = rerun
     assert runs.results().metrics["outcome"] == "done"
     shutil.rmtree(runs.output / "losses", ignore_errors=True)
     shutil.rmtree(runs.output / "expiry")

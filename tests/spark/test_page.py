@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 
@@ -36,11 +38,39 @@ def test_a_browser_opens_it_without_a_network(results: Results, tmp_path: Path):
 
 
 def test_it_refers_to_nothing_outside(results: Results):
-    """No script, no address, no file beside it."""
-    page = results.page.read_text("utf-8")
-    assert "<script" not in page
-    assert re.findall(r"(?:https?:)?//[a-z]", page) == []
-    assert re.findall(r"(?:src|href)=\"(?!data:,)", page) == []
+    """No script, no address, nothing beside it but the pages of hubs, which refer to it alone."""
+    hubs = sorted((results.page.parent / "hubs").glob("*.html"))
+    for page in (results.page, *hubs):
+        text = page.read_text("utf-8")
+        assert "<script" not in text
+        assert re.findall(r"(?:https?:)?//[a-z]", text) == []
+        assert re.findall(r"src=\"(?!data:,)", text) == []
+    linked = re.findall(r"href=\"(?!data:,)([^\"]*)", results.page.read_text("utf-8"))
+    assert {results.page.parent / unquote(link) for link in linked} == set(hubs)
+    for page in hubs:
+        assert re.findall(r"href=\"(?!data:,)([^\"]*)", page.read_text("utf-8")) == [
+            "../report.html"
+        ]
+
+
+def test_each_hub_has_a_page(results: Results):
+    """With its own rows, and nothing of another one."""
+    pages = {page.stem: page.read_text("utf-8") for page in results.page.parent.glob("hubs/*.html")}
+    balance = results.table("balance")
+    assert pages.keys() == {row["hub"] for row in balance}
+    for hub, page in pages.items():
+        sums: Counter[str] = Counter()
+        for row in balance:
+            if row["hub"] == hub:
+                sums.update({name: row[name] for name in ("sent_rows", "expired_rows")})
+        assert f"<b>{words.count(sums['sent_rows'])}</b><span>sent, " in page
+        assert f"<b>{words.count(sums['expired_rows'])}</b><span>expired, " in page
+        rows = results.table("waiting", f"hub = '{hub}'")
+        assert all(
+            f"<td>{words.queue(row['endpoint'], row['priority'])}</td>" in page for row in rows
+        )
+        assert not any(f"{other} · " in page for other in pages if other != hub)
+        assert (f"{hub} · " in page) == bool(results.table("starvation", f"hub = '{hub}'"))
 
 
 def test_it_has_a_dark_side(results: Results):
@@ -52,7 +82,7 @@ def test_the_worst_hubs_come_first(results: Results):
     """By the share of their messages that did not arrive, with a word for it."""
     page = results.page.read_text("utf-8")
     section = page.split("<h2>Worst hubs</h2>")[1].split("</section>")[0]
-    named = re.findall(r"<tr><td>([^<]+)</td><td>(.*?)</td>", section)
+    named = re.findall(r"<tr><td><a [^>]+>([^<]+)</a></td><td>(.*?)</td>", section)
     shares: dict[str, list[int]] = {}
     for row in results.table("balance"):
         of_hub = shares.setdefault(row["hub"], [0, 0])
@@ -113,7 +143,11 @@ def test_a_quiet_day_is_told_in_words(spark: SparkSession, tmp_path: Path):
 
 
 def test_names_from_outside_are_harmless():
-    """Devices and reasons may hold anything."""
+    """Devices, reasons and hubs may hold anything."""
+    assert (
+        words.link("a/b <1>%")
+        == '<a href="hubs/a%252Fb%2520%253C1%253E%2525.html">a/b &lt;1&gt;%</a>'
+    )
     assert words.text("<b>&\"'") == "&lt;b&gt;&amp;&quot;&#x27;"
     assert len(words.text("x" * 500)) < 60
     assert "not known" in words.text(None)
