@@ -107,6 +107,8 @@ def messages(obj: dict[str, Any], device_id: str, module: str | None, as_json: b
         right=("priority", "deliveries", "bytes"),
         empty=f"no message waits for {device_id}",
     )
+    if answer["owner"] is not None:
+        print_line(f"hub {answer['owner']} speaks for {device_id} and has its messages", err=True)
 
 
 @click.command("purge")

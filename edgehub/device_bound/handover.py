@@ -171,13 +171,15 @@ class Handover:
         properties: dict[str, str | None],
         system: dict[str, str | None],
         body: str,
-        priority: int,
+        priority: Any,
         origin: str,
-        ttl_ms: int,
+        ttl_ms: Any,
     ) -> dict[str, Any]:
         device_id, slash, module_id = target.partition("/")
         if not is_device_id(device_id) or (slash and not is_device_id(module_id)):
             return _refused("the request is malformed: its target")
+        if not (isinstance(priority, int) and isinstance(ttl_ms, int) and message_id):
+            return _refused("the request is malformed: its numbers")
         payload = base64.b64decode(body, validate=True)
         if self._mailboxes.waits(target, message_id):
             # Asked a second time, since the first answer was lost or late.

@@ -84,12 +84,15 @@ class DeviceMessagesDocument(TypedDict):
     Attributes:
         waiting: The next one first.
         dead_letters: The oldest first.
+        owner: Hub that speaks for the device and has others of its messages; null = this hub, or
+            none is known now.
     """
 
     device_id: str
     module_id: str | None
     waiting: list[DeviceMessageDocument]
     dead_letters: list[DeviceMessageDocument]
+    owner: str | None
 
 
 class PurgedMessages(TypedDict):
@@ -163,15 +166,12 @@ class DeviceMessageOperations:
             ttl_ms=None if ttl_s is None else ttl_s * 1000,
         )
         await asyncio.shield(stored)  # others wait for the same commit
-        document = {
+        return {
             "message_id": message.message_id,
             "expires": self._utc(message.expires_ms),
             "waiting": len(self._mailboxes.of(target)),
-            "owner": None,
+            "owner": await self._owner(message.device_id),
         }
-        if self._handover is not None:
-            document["owner"] = await self._handover.owner(message.device_id)
-        return document
 
     async def _list(self, arguments: Arguments) -> dict[str, Any]:
         target = _target(arguments)
@@ -180,6 +180,7 @@ class DeviceMessageOperations:
             "module_id": arguments.get("module_id"),
             "waiting": self._documents(self._mailboxes.of(target)),
             "dead_letters": self._documents(self._mailboxes.dead(target)),
+            "owner": await self._owner(arguments["device_id"]),
         }
 
     async def _purge(self, arguments: Arguments) -> dict[str, Any]:
@@ -187,6 +188,9 @@ class DeviceMessageOperations:
             _target(arguments), arguments.get("message_id"), dead=arguments["dead"]
         )
         return {"purged": purged}
+
+    async def _owner(self, device_id: str) -> str | None:
+        return None if self._handover is None else await self._handover.owner(device_id)
 
     def _documents(self, messages: list[DeviceMessage]) -> list[dict[str, Any]]:
         return [

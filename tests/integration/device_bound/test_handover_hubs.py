@@ -113,6 +113,8 @@ async def test_a_message_goes_to_the_hub_that_owns_the_device(tmp_path, redis):
         await until(lambda: ended(b, "Moved", 2))
         await until(lambda: ended(a, "Success", 3))
         assert await waiting(b) == []
+        shown = [await hub.operations["device messages"]({"device_id": "d"}) for hub in (a, b)]
+        assert [each["owner"] for each in shown] == [None, "a"]
 
 
 async def test_messages_wait_for_a_stopped_owner_and_follow_the_device(tmp_path, redis):

@@ -236,6 +236,10 @@ async def test_a_change_of_owner_is_followed_at_once():
         {"origin": "x"},
         {"properties": []},
         {"more": 1},
+        {"priority": "1"},
+        {"ttl_ms": None},
+        {"message_id": ""},
+        {"system": {"cid": 5}},
     ],
 )
 async def test_a_malformed_request_is_refused(change):
