@@ -173,7 +173,7 @@ class Decoders:
     async def _decode(self, name: str, payload: bytes, f_port: int, received_ms: int) -> Decoded:
         script = self._scripts.get(name)
         if script is None:
-            raise DecoderError("unknown", f"lora.decoder_folder has no {name!a}.js")
+            raise DecoderError("unknown", f"lora.decoder_folder has no {f'{name}.js'!a}")
         until_s, why = self._aside.get(name, (0.0, ""))
         if self._clock.monotonic() < until_s:
             raise DecoderError("set_aside", f"it is not called for {SET_ASIDE_S:g} s: {why}")

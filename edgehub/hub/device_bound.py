@@ -217,13 +217,19 @@ class DeviceBoundPart(Part):
 
 _LOSSES: Final = {
     EndReason.QUEUE_DEPTH_EXCEEDED: (
-        "because as many wait as may (device_bound.waiting_max and bytes_max)",
+        "because device_bound.waiting_max or bytes_max was reached",
         "edgehub device messages DEVICE lists them, edgehub device purge removes them",
     ),
     EndReason.DELIVERY_COUNT_EXCEEDED: (
-        "because it was never acknowledged (device_bound.deliveries_max)",
+        "because the client never acknowledged {them} (device_bound.deliveries_max)",
         "edgehub device messages DEVICE lists dead letters",
     ),
-    EndReason.REJECTED: ("because the client rejected it", ""),
-    EndReason.EXPIRED: ("before the end of {their} time to live", ""),
+    EndReason.REJECTED: (
+        "because the client rejected {them}",
+        "edgehub device messages DEVICE lists dead letters",
+    ),
+    EndReason.EXPIRED: (
+        "before {they} expired",
+        "connect the device, or give messages to it a longer time to live",
+    ),
 }
