@@ -84,7 +84,7 @@ def _decode(message: Message) -> Any:
 
 
 def _parse(body: bytes, codec: str) -> Any:
-    if codec == "utf-8" and _is_small(body):
+    if codec == "utf-8" and (len(body) <= PARTS_MAX or _is_readable(body)):
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -100,8 +100,6 @@ def _parse(body: bytes, codec: str) -> Any:
         return UNDEFINED
 
 
-def _is_small(body: bytes) -> bool:
-    if len(body) <= PARTS_MAX:
-        return True
+def _is_readable(body: bytes) -> bool:
     parts = sum(map(body.count, (b"[", b"{", b":")))
     return parts <= PARTS_MAX and parts + body.count(b",") <= VALUES_MAX
