@@ -35,11 +35,16 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, broker: Mosquitto) -> Iterator[Daemon]:
-    """Return a confined hub with everything that brings native code: TLS, HTTP, an upstream."""
+def confined() -> None:
+    """Skip where the kernel cannot."""
     tried = subprocess.run([sys.executable, str(PROGRAM), "version"], check=False, timeout=15)
     if tried.returncode == EXIT_CANNOT:
         pytest.skip("this kernel has no PR_SET_MDWE")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, broker: Mosquitto) -> Iterator[Daemon]:
+    """Return a confined hub with everything that brings native code: TLS, HTTP, an upstream."""
     certificate, key = Authority(tmp_path).server()
     made = Daemon(
         tmp_path,
@@ -62,6 +67,7 @@ def post(url: str, body: bytes) -> int:
 
 
 @pytest.mark.timeout(40)
+@pytest.mark.usefixtures("confined")
 async def test_no_part_of_the_hub_makes_code_at_run_time(
     daemon: Daemon, broker: Mosquitto, tmp_path: Path
 ) -> None:
@@ -80,3 +86,28 @@ async def test_no_part_of_the_hub_makes_code_at_run_time(
         await taker.wait(2, 20)
     assert sorted(taker.bodies) == [b"by HTTP", b"by TLS"]
     assert daemon.stop() == 0
+
+
+@pytest.mark.usefixtures("confined")
+def test_decoders_run_without_code_made_at_run_time(tmp_path: Path) -> None:
+    """Their engine interprets; its process inherits the confinement."""
+    (tmp_path / "sum.js").write_text(
+        "function decodeUplink(i) { return { data: { n: i.bytes.reduce((a, b) => a + b, 0) } } }",
+        "utf-8",
+    )
+    source = (
+        "from edgehub.decoders.scripts import decode_once, read_script\n"
+        "from pathlib import Path\n"
+        "given = {'bytes': [1, 2, 3], 'fPort': 1, 'recvTime': 0}\n"
+        "print(decode_once(read_script(Path('sum.js')), given)['data'])\n"
+    )
+    confinement = PROGRAM.read_text("utf-8").partition("# After the call")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", confinement + source],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (0, "{'n': 6}\n"), done.stderr

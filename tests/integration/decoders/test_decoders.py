@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import signal
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edgehub.clock import SystemClock
 from edgehub.decoders.decoders import DECODE_TIMEOUT_S, Decoders
-from edgehub.decoders.scripts import DecoderError, DecoderScript, decode_once, read_scripts
+from edgehub.decoders.scripts import WORKER, DecoderError, DecoderScript, decode_once, read_scripts
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -194,6 +197,18 @@ async def test_payloads_beyond_those_that_may_wait_fail_at_once() -> None:
         kinds = [kind for kind, _ in await asyncio.gather(*calls)]
         assert kinds.count("busy") == 100 - 64
         assert set(kinds) <= {"busy", "ended", "timed_out"}
+
+
+@pytest.mark.parametrize("payload", [b"", b'{"name": "s", "input": {"bytes": [], "fPort": 1}}\n'])
+def test_the_process_does_not_outlive_a_killed_hub(payload: bytes) -> None:
+    """It ends with its standard input, and while a script hangs by its limit."""
+    with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None
+        load = {"name": "s", "source": HANGS}
+        worker.stdin.write(json.dumps(load).encode() + b"\n" + payload)
+        worker.stdin.close()
+        code = worker.wait(10)
+    assert code in ({0} if not payload else {-signal.SIGPROF, -signal.SIGALRM})
 
 
 def test_faults_of_scripts_have_a_place(tmp_path: Path) -> None:
