@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.mqtt.topic_filter import filter_fault
-from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
+from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, check_tls
 from edgehub.settings.values import Host, OptionalFile, OptionalText, Section, Whole
 
 DEVICE: Final = "{device}"
@@ -129,13 +129,13 @@ class BrokerSettings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> BrokerSettings:
-        fault = tls_fault(self, "without tls = true", encrypted=self.tls)
-        if not fault and self.password_file is not None and self.username is None:
-            fault = "password_file without username"
-        if not fault and self.local_topics and self.version != "5":
-            fault = "local_topics need version 5: only it keeps own messages from coming back"
-        if not fault and "session_expiry_s" in self.model_fields_set and self.version != "5":
-            fault = "session_expiry_s needs version 5"
-        if fault:
-            raise ValueError(fault)
+        check_tls(self, "without tls = true", encrypted=self.tls)
+        if self.password_file is not None and self.username is None:
+            raise ValueError("password_file without username")
+        if self.local_topics and self.version != "5":
+            raise ValueError(
+                "local_topics need version 5: only it keeps own messages from coming back"
+            )
+        if "session_expiry_s" in self.model_fields_set and self.version != "5":
+            raise ValueError("session_expiry_s needs version 5")
         return self

@@ -15,7 +15,7 @@ from edgehub.errors import extra_hint
 from edgehub.mqtt.azure import is_azure
 from edgehub.mqtt.batch import has_zstd
 from edgehub.settings.link import LinkSettings
-from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, tls_fault
+from edgehub.settings.tls import CaFile, CertificateFile, KeyFile, check_tls
 from edgehub.settings.values import (
     NUMBER,
     Host,
@@ -246,9 +246,8 @@ class MqttEndpointSettings(EndpointSettings):
         lonely = sorted(
             name for name in self.model_fields_set if name.startswith("batch_") and not self.batches
         )
-        fault = tls_fault(self, "without tls = true", encrypted=self.tls) or self._device_fault()
-        if fault:
-            raise ValueError(fault)
+        check_tls(self, "without tls = true", encrypted=self.tls)
+        self._check_device()
         if lonely:
             raise ValueError(f"{', '.join(lonely)} without batch")
         if self.expiry and self.mqtt == "3.1.1":
@@ -276,22 +275,21 @@ class MqttEndpointSettings(EndpointSettings):
             )
         return self
 
-    def _device_fault(self) -> str:
+    def _check_device(self) -> None:
         if (self.device_certificate_file is None) != (self.device_key_file is None):
-            return "device_certificate_file and device_key_file belong together"
+            raise ValueError("device_certificate_file and device_key_file belong together")
         if self.device_certificate_file is not None and not self.tls:
-            return "device_certificate_file without tls = true"
+            raise ValueError("device_certificate_file without tls = true")
         for prefix in ("", "device_"):
             names = f"{prefix}password_file", f"{prefix}shared_access_key_file"
             if all(getattr(self, name) is not None for name in names):
-                return f"{names[0]} and {names[1]}: set one way to sign in"
+                raise ValueError(f"{names[0]} and {names[1]}: set one way to sign in")
             given = next((name for name in names if getattr(self, name) is not None), None)
             nameless = getattr(self, f"{prefix}username") is None
             if given and nameless and getattr(self, f"{prefix}mqtt") == "3.1.1":
-                return (
+                raise ValueError(
                     f"{given} without {prefix}username; MQTT 3.1.1 takes no secret without a name"
                 )
-        return ""
 
     @property
     def batches(self) -> bool:
@@ -368,24 +366,18 @@ class HttpEndpointSettings(EndpointSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> HttpEndpointSettings:
-        fault = _url_fault(self.url)
+        if fault := _url_fault(self.url):
+            raise ValueError(f"url: {fault}")
         secrets = [n for n in ("username", "password_file") if getattr(self, n) is not None]
+        if len(secrets) == 1:
+            raise ValueError("username and password_file belong together")
+        if secrets and self.token_file is not None:
+            raise ValueError("token_file and username: set one way to sign in")
         encrypted = self.url.lower().startswith("https://")
-        unencrypted = tls_fault(self, "with a url that is not https://", encrypted=encrypted)
-        reserved = sorted(name for name in self.headers if name.lower() in RESERVED_HEADERS)
-        if fault:
-            msg = f"url: {fault}"
-        elif len(secrets) == 1:
-            msg = "username and password_file belong together"
-        elif secrets and self.token_file is not None:
-            msg = "token_file and username: set one way to sign in"
-        elif unencrypted:
-            msg = unencrypted
-        elif reserved:
-            msg = f"headers: {', '.join(reserved)} is set by the hub itself"
-        else:
-            return self
-        raise ValueError(msg)
+        check_tls(self, "with a url that is not https://", encrypted=encrypted)
+        if reserved := sorted(n for n in self.headers if n.lower() in RESERVED_HEADERS):
+            raise ValueError(f"headers: {', '.join(reserved)} is set by the hub itself")
+        return self
 
     @property
     def is_hub(self) -> bool:
@@ -434,11 +426,9 @@ class CumulocityEndpointSettings(EndpointSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> CumulocityEndpointSettings:
-        fault = tls_fault(self, "without tls = true", encrypted=self.tls)
-        if not fault and (self.username is None) != (self.password_file is None):
-            fault = "username and password_file belong together"
-        if fault:
-            raise ValueError(fault)
+        check_tls(self, "without tls = true", encrypted=self.tls)
+        if (self.username is None) != (self.password_file is None):
+            raise ValueError("username and password_file belong together")
         return self
 
 

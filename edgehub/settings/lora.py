@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from edgehub.lora.identifiers import eui_text, parse_station_id
-from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, check_certificate
 from edgehub.settings.values import Host, OptionalFile, OptionalPath, Real, Section, Whole
 
 RegionName = Literal["EU868", "US915", "AU915", "AS923-1", "AS923-2", "AS923-3", "AS923-4", "KR920"]
@@ -114,12 +114,10 @@ class LoraSettings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> LoraSettings:
-        fault = certificate_fault(self)
-        if not fault and self.client_ca_file is not None and self.certificate_file is None:
-            fault = "client_ca_file without certificate_file"
+        check_certificate(self)
+        if self.client_ca_file is not None and self.certificate_file is None:
+            raise ValueError("client_ca_file without certificate_file")
         for name in ("listen_only", "no_joins"):
             if unknown := sorted(set(getattr(self, name)) - set(self.stations)):
-                fault = fault or f"{name}: {unknown[0]} is not among stations"
-        if fault:
-            raise ValueError(fault)
+                raise ValueError(f"{name}: {unknown[0]} is not among stations")
         return self

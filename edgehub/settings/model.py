@@ -30,7 +30,7 @@ from edgehub.settings.tls import (
     ClientAuthorities,
     ServerCertificateFile,
     ServerKeyFile,
-    certificate_fault,
+    check_certificate,
 )
 from edgehub.settings.values import (
     NUMBER,
@@ -251,9 +251,7 @@ class MqttSettings(Section):
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> MqttSettings:
-        fault = certificate_fault(self)
-        if fault:
-            raise ValueError(fault)
+        check_certificate(self)
         if self.certificate_file is None:
             given = {"tls_port", "wss_port", "client_ca_file"} & self.model_fields_set
             without = [name for name in sorted(given) if getattr(self, name) is not None]
@@ -299,11 +297,9 @@ class HttpSettings(Section):
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> HttpSettings:
-        fault = certificate_fault(self)
-        if not fault and self.client_ca_file is not None and self.certificate_file is None:
-            fault = "client_ca_file without certificate_file and key_file"
-        if fault:
-            raise ValueError(fault)
+        check_certificate(self)
+        if self.client_ca_file is not None and self.certificate_file is None:
+            raise ValueError("client_ca_file without certificate_file and key_file")
         return self
 
 

@@ -58,16 +58,15 @@ ServerKeyFile = Annotated[
 _TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
-def certificate_fault(keys: CertificateKeys) -> str:
-    """Return what is wrong with the certificate of a section and its key; empty = nothing."""
+def check_certificate(keys: CertificateKeys) -> None:
+    """Raise ValueError if one of a section's certificate and key is without the other."""
     if (keys.certificate_file is None) != (keys.key_file is None):
-        return "certificate_file and key_file belong together"
-    return ""
+        raise ValueError("certificate_file and key_file belong together")
 
 
-def tls_fault(keys: TlsKeys, without: str, *, encrypted: bool) -> str:
-    """Return what is wrong with the TLS files of a section; empty = nothing."""
+def check_tls(keys: TlsKeys, without: str, *, encrypted: bool) -> None:
+    """Raise ValueError if the TLS files of a section do not fit it or each other."""
     named = [name for name in _TLS_FILES if getattr(keys, name)]
     if named and not encrypted:
-        return f"{', '.join(named)} {without}"
-    return certificate_fault(keys)
+        raise ValueError(f"{', '.join(named)} {without}")
+    check_certificate(keys)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, certificate_fault
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, check_certificate
 from edgehub.settings.values import Host, HostName, OptionalFile, Real, Section, Whole
 
 
@@ -48,7 +48,5 @@ class WebSettings(Section):
 
     @model_validator(mode="after")
     def _certificate_is_whole(self) -> WebSettings:
-        fault = certificate_fault(self)
-        if fault:
-            raise ValueError(fault)
+        check_certificate(self)
         return self
