@@ -8,11 +8,15 @@ where its sender wants that, when the device has acknowledged it.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from edgehub.devices.affinity.flags import Ownership
+from edgehub.devices.faults import DeviceError
+from edgehub.devices.request_queue import RequestKind
 from edgehub.heads.lora.downlinks import windows_of
 from edgehub.lora import session
 from edgehub.lora.frames import ACK, F_OPTS_MAX, F_PENDING, DataFrame, MType, mhdr_of
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
 
 RESERVED: Final = 16
 """Downlink counters that are written down at once."""
+RESERVED_AHEAD: Final = 4
+"""Further ones are written down when so few are left, so that hardly an answer waits for it."""
 KEPT_MAX: Final = 20_000
 """Devices whose reserved counters are kept."""
 ACKNOWLEDGED_S: Final = 60.0
@@ -341,13 +347,29 @@ class Answers:
             # What is written may have been used, by this hub before a restart or by another one.
             kept = _Reserved(name, lora.f_cnt_down, lora.f_cnt_down)
         if kept.following == kept.limit:
-            kept.limit += RESERVED
-            await device.save_lora(replace(lora, f_cnt_down=kept.limit))
+            await _reserve(device, kept)
         self._reserved[device.device_id] = kept
         if len(self._reserved) > KEPT_MAX:
             self._reserved.popitem(last=False)
         kept.following += 1
+        if kept.following + RESERVED_AHEAD == kept.limit:
+            self._spawn(self._reserve_ahead(device, kept), "lora-counters")
         return kept.following - 1
+
+    async def _reserve_ahead(self, device: Device, kept: _Reserved) -> None:
+        """Reserve counters in a turn of their own; if it fails, the answer that needs them does."""
+
+        async def reserve() -> None:
+            lora = None if device.stored is None else device.session.lora
+            if (
+                lora is not None
+                and device.ownership is Ownership.OWNER
+                and (device.session.session, lora.f_cnt_down) == (kept.session, kept.limit)
+            ):
+                await _reserve(device, kept)
+
+        with contextlib.suppress(DeviceError):
+            await device.queue.run(RequestKind.DOWNLINK, reserve)
 
     async def _save_confirmed(self, device: Device, f_cnt_down: int) -> None:
         lora = device.session.lora
@@ -355,6 +377,13 @@ class Answers:
         if lora.is_1_1:
             # The MIC of the uplink that acknowledges it covers this counter.
             await device.save_lora(replace(lora, confirmed_f_cnt_down=f_cnt_down))
+
+
+async def _reserve(device: Device, kept: _Reserved) -> None:
+    lora = device.session.lora
+    assert lora is not None, "it has a session"
+    kept.limit += RESERVED
+    await device.save_lora(replace(lora, f_cnt_down=kept.limit))
 
 
 async def _ignored(send: Callable[[Callable[[], None]], Coroutine[None, None, bool]]) -> None:
