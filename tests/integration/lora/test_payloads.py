@@ -116,7 +116,7 @@ async def test_conditions_can_ask_for_it() -> None:
     [
         ("picky", {"failed", "timed_out"}, ""),
         ("hangs", {"ended", "timed_out"}, ""),
-        ("absent", {"unknown"}, "has no 'absent'.js"),
+        ("absent", {"unknown"}, "has no 'absent.js'"),
     ],
 )
 async def test_a_payload_that_is_not_decoded_is_neither_lost_nor_late(
