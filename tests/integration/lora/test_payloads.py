@@ -141,8 +141,23 @@ async def test_a_payload_that_is_not_decoded_is_neither_lost_nor_late(
         assert len(warned) == 1
 
 
-async def test_a_reload_takes_scripts_over(tmp_path: Path) -> None:
-    """A changed file, and one that is new; a script with a fault changes nothing."""
+async def test_a_running_hub_takes_scripts_over(tmp_path: Path) -> None:
+    """Also one that had none before; the next payload meets them."""
+    async with lora_hub(tmp_path) as hub, a_station(hub) as station:
+        device = await personalised(hub, DEV_EUI, decoder="plain")
+        row = await row_of(hub, station, device, 5)
+        assert "has no 'plain.js'" in row["properties"]["loraDecodeError"]
+        folder = decoders(tmp_path, plain=SCRIPTS["plain"])
+        members = {"lora": {"port": 0, "stations": ["::1"], "decoder_folder": folder}}
+        [part] = [part for part in hub.hub.parts if isinstance(part, LoraPart)]
+        await part.reload(read_configuration(settings(members), hub_id="gw"))
+        await ready(hub)
+        row = await row_of(hub, station, device, 6)
+        assert body(row)["decoded_payload"] == {"port": 6}
+
+
+def test_a_reload_reads_scripts_again(tmp_path: Path) -> None:
+    """A changed file is another configuration; a script with a fault is none."""
     folder = decoders(tmp_path, level=SCRIPTS["level"])
     loaded = {"lora": {"port": 0, "stations": ["::1"], "decoder_folder": folder}}
     before = read_configuration(settings(loaded), hub_id="gw")
