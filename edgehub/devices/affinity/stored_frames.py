@@ -172,6 +172,7 @@ class StoredFrames:
             future = self._store.writer.transact(write, commit_now=False)
             opened = self._open = _Open(transaction, frames, future)
             future.add_done_callback(partial(self._committed, opened))
+        opened.frames.pop(frame.device_id, None)  # the newest of a transaction are its last ones
         opened.frames[frame.device_id] = frame
         return opened.committed
 
