@@ -67,7 +67,7 @@ class CredentialFile:
             "--file",
             "file",
             type=click.Path(dir_okay=False, path_type=Path),
-            help=f"{what.capitalize()} file; absent = {setting} of the settings.",
+            help=f"{what.capitalize()} file; default: {setting} of the settings.",
         )
 
     def path(self, file: Path | None, obj: dict[str, Any] | None) -> Path:

@@ -45,7 +45,7 @@ _FILE: Final = CredentialFile(
 _PASSWORD_FILE: Final = click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File of one line, the password; absent = ask on a terminal, else read standard input.",
+    help="File of one line, the password; default: asked for on a terminal, else standard input.",
 )
 
 
@@ -113,7 +113,7 @@ def _rights_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="FILTER",
             callback=checked(each(check_right)),
             help="Local topics it may publish to, {id} = its own id; repeatable. Of a new"
-            " identity absent = all.",
+            " identity, default: all.",
         ),
         click.option("--no-publish", is_flag=True, help="It may publish to no local topic."),
         click.option(

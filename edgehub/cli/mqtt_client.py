@@ -54,11 +54,13 @@ class Server:
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that `hub_server` takes."""
     options = (
-        click.option("--host", default="127.0.0.1", show_default=True, help="The hub's address."),
+        click.option("--host", default="127.0.0.1", show_default=True, help="Address of the hub."),
         click.option(
-            "--port", type=click.IntRange(1, 65_535), help="Its port; absent = of the settings."
+            "--port",
+            type=click.IntRange(1, 65_535),
+            help="Port of the hub; default: that of the settings.",
         ),
-        click.option("--username", help="User name; absent = none."),
+        click.option("--username", help="User name."),
         click.option("--password-file", type=_FILE, help="File that holds the password."),
         click.option("--tls", is_flag=True, help="Encrypt the connection."),
         click.option(

@@ -38,7 +38,7 @@ SECONDS_MAX: Final = 3600.0
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder on the disk to test; absent = the hub's state folder.",
+    help="Folder on the disk to test; default: the hub's state folder.",
 )
 @click.option(
     "--kills",
