@@ -90,7 +90,13 @@ class Scripts:
         interpreter = dukpy.JSInterpreter()
         interpreter.evaljs(_PREPARE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES_PREPARING))
-        _run(lambda: interpreter.evaljs(f"{source}\n;null"))
+        try:
+            _run(lambda: interpreter.evaljs(f"{source}\n;null"))
+        except ScriptError as error:
+            if error.line is not None:
+                # One that ends too early is found behind its end.
+                error.line = min(error.line, len(source.splitlines()))
+            raise
         if not interpreter.evaljs(_IS_DECODER):
             raise ScriptError("it has no function decodeUplink(input)")
         self._interpreters[name] = interpreter

@@ -219,6 +219,7 @@ def test_faults_of_scripts_have_a_place(tmp_path: Path) -> None:
         "c.js": WIND,
         "d.js": "\xff",
         "e f.js": WIND,
+        "early.js": "function decodeUplink(input) {\n  return {\n",
         "readme.txt": "none",
     }
     for name, text in texts.items():
@@ -231,6 +232,7 @@ def test_faults_of_scripts_have_a_place(tmp_path: Path) -> None:
         "b.js: it has no function decodeUplink(input)",
         "d.js: no text in UTF-8: invalid start byte",
         "e f.js: want a name of 1 to 64 letters, digits and . _ -, the first a letter or digit",
+        "early.js, line 2: SyntaxError: invalid property name",
         "g.js: is no regular file",
     ]
     assert found["c"].source == WIND
