@@ -112,8 +112,8 @@ def _rights_options(command: Callable[..., None]) -> Callable[..., None]:
             multiple=True,
             metavar="FILTER",
             callback=checked(each(check_right)),
-            help="Local topics it may publish to, {id} = its own id; repeatable. Of a new"
-            " identity, default: all.",
+            help="Local topics it may publish to, {id} = its own id; repeatable. Default of a new"
+            " identity: all.",
         ),
         click.option("--no-publish", is_flag=True, help="It may publish to no local topic."),
         click.option(
