@@ -132,7 +132,8 @@ async def test_messages_wait_for_a_stopped_owner_and_follow_the_device(tmp_path,
         await send(b, "2", message_id="two")
         await until(lambda: ended(b, "Moved", 2))
         assert await waiting(a) == ["one", "two"]
-        assert await waiting(b) == []
+        while await waiting(b):  # It is counted before its removal is committed.
+            pass
         # The device moves to the other hub, and its messages with it.
         assert await a.operations["device release"]({"device_id": "d"}) == {"released": True}
         assert await a.operations["device release"]({"device_id": "d"}) == {"released": False}
