@@ -36,6 +36,8 @@ class JobArgs:
         strict: Whether a hub that has segments and is not sound ends the run.
         starved_after_s: Shortest time without service that counts, at least 60 s.
         idle_after_s: Longest pause of a link that is up and has rows to send, at least 60 s.
+        what_if: File or URL of scenarios to simulate, None = none.
+        advise: Whether to look for the change that lets most rows arrive.
     """
 
     input: str
@@ -47,6 +49,13 @@ class JobArgs:
     strict: bool = False
     starved_after_s: int = STEP_S
     idle_after_s: int = STEP_S
+    what_if: str | None = None
+    advise: bool = False
+
+    @property
+    def asks_what_if(self) -> bool:
+        """Whether anything is to be simulated."""
+        return self.advise or self.what_if is not None
 
     @property
     def midnight(self) -> datetime:
@@ -77,6 +86,8 @@ def parse_args(arguments: Sequence[str], *more: argparse.ArgumentParser) -> JobA
         strict=parsed.strict,
         starved_after_s=parsed.starved_after_s,
         idle_after_s=parsed.idle_after_s,
+        what_if=parsed.what_if,
+        advise=parsed.advise,
     )
 
 
@@ -126,6 +137,17 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
             metavar="SECONDS",
             help=f"{meaning}; at least and by default {STEP_S}",
         )
+    made.add_argument(
+        "--what-if",
+        type=_url,
+        metavar="FILE",
+        help="scenarios to simulate: other priorities, times to live, links; file or URL",
+    )
+    made.add_argument(
+        "--advise",
+        action="store_true",
+        help="simulate longer times to live and better priorities of the routes that lost most",
+    )
     return made
 
 

@@ -31,6 +31,8 @@ from analytics.page.page import pages
 from analytics.session import adapt
 from analytics.tables import share, tables
 from analytics.transforms.stores import names_of_several, on_one_time, stores
+from analytics.what_if.asked import ask
+from analytics.what_if.scenarios import read_scenarios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from analytics.args import JobArgs
     from analytics.hubs import Survey
     from analytics.quality import HubDay
+    from analytics.what_if.scenarios import Scenario
 
 
 _WORST_FIRST: Final = (AnalyticsError.exit_code, QualityError.exit_code, EXIT_PARTIAL)
@@ -118,6 +121,7 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     files = Files(spark)
     # What there is to read is found by reading a few lists of files.
     adapt(spark, 0)
+    scenarios = [] if args.what_if is None else read_scenarios(spark, files, args.what_if)
     surveyed = survey(spark, files, args)
     expected = expected_hubs(spark, files, args)
     adapt(spark, surveyed.size)
@@ -132,7 +136,7 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
         metrics["lines"] = sum(row["lines"] for row in tally)
         metrics["faults"] = quality.faults(tally)
     if lines is not None and metrics["lines"]:
-        metrics |= _write(files, args, lines, surveyed, days, metrics)
+        metrics |= _write(files, args, lines, surveyed, days, metrics, scenarios)
     else:
         quality.check(days.values(), (), is_strict=args.strict)
         writers.clear(files, args)
@@ -152,6 +156,7 @@ def _write(
     surveyed: Survey,
     days: dict[str, HubDay],
     metrics: dict[str, Any],
+    scenarios: list[Scenario],
 ) -> dict[str, Any]:
     """Ask all questions of the sound hubs, judge the others, and write the date."""
     quarantined = sum(metrics["faults"].values())
@@ -176,7 +181,13 @@ def _write(
         days.values(), quarantine.limit(quality.NAMED_MAX).collect(), is_strict=args.strict
     )
     unbalanced = [day.hub for day in days.values() if day.state == "unbalanced"]
-    made = tables(shared.without(unbalanced), args)
+    sound = shared.without(unbalanced)
+    made = tables(sound, args)
+    answered: dict[str, Any] = {}
+    if args.asks_what_if:
+        made["what_if"], answered = ask(
+            sound.lines, scenarios, count=metrics["lines"], advise=args.advise
+        )
     writers.begin(files, args)
     metrics |= {
         "outcome": "done" if all(day.is_sound for day in days.values()) else "partial",
@@ -186,6 +197,7 @@ def _write(
         "hubs_of_one_name": twins,
         "starved_after_s": args.starved_after_s,
         "idle_after_s": args.idle_after_s,
+        "what_if": answered,
     }
     spark = lines.sparkSession
     hubs = quality.hubs(spark, days.values())
@@ -196,6 +208,9 @@ def _write(
         written = writers.write_tables(files, args, all_tables, quarantined)
     content = made_pages.result()
     writers.write_pages(files, args, content.fleet, content.hubs)
+    if answered.get("fragment"):
+        fragment = json.dumps(answered["fragment"], indent=2) + "\n"
+        files.write(writers.fragment_file(args), fragment.encode())
     return metrics | content.totals | {"tables": written}
 
 

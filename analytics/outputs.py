@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     StringType,
@@ -94,6 +95,13 @@ TABLES: Final = {
         {"hub": _STRING},
         {"state": _STRING, "reason": _STRING},
         _longs("lines", "quarantined", "copies"),
+    ),
+    "what_if": _table(
+        {"scenario": _STRING, **_QUEUE, "route": _STRING},
+        {"answer": _STRING, "reason": _STRING, "error": DoubleType()},
+        _longs("came_rows", "sent_rows", "expired_rows", "waiting_rows", "waited_ms"),
+        _longs("was_sent_rows", "was_expired_rows", "was_waited_ms"),
+        _longs("recorded_sent_rows", "recorded_expired_rows"),
     ),
     "quarantine": _table({}, dict.fromkeys(("file", "fault", "line"), _STRING)),
 }

@@ -43,16 +43,23 @@ def read_lines(spark: SparkSession, surveyed: Survey, args: JobArgs) -> DataFram
         .option("recursiveFileLookup", value=True)
         .json([literal(folder) for folder in surveyed.folders.values()])
     )
-    return judge(raw, args.midnight, surveyed.doubtful)
+    return judge(raw, args.midnight, surveyed.doubtful, asks_what_if=args.asks_what_if)
 
 
-def judge(raw: DataFrame, midnight: datetime, doubtful: Collection[str]) -> DataFrame:
+def judge(
+    raw: DataFrame,
+    midnight: datetime,
+    doubtful: Collection[str],
+    *,
+    asks_what_if: bool = False,
+) -> DataFrame:
     """Judge every line, and keep only what the questions need.
 
     Args:
         raw: Lines as `schemas.LINE` has them, as they come from their files.
         midnight: 00:00 UTC of the date that they should belong to.
         doubtful: Hubs of which lines may be there twice.
+        asks_what_if: Keep what scenarios need, too.
 
     Returns:
         Same grain; `fault` is null for a good line, `line` is set for others only. `content` is a
@@ -100,7 +107,14 @@ def judge(raw: DataFrame, midnight: datetime, doubtful: Collection[str]) -> Data
         F.when(is_faulty, F.coalesce(schemas.CORRUPT, F.to_json(F.struct(*_told_columns())))).alias(
             "line"
         ),
+        *(_for_scenarios() if asks_what_if else ()),
     )
+
+
+def _for_scenarios() -> list[Column]:
+    """Return the columns that `analytics.what_if.parcels` has a use for, and no other question."""
+    told = F.coalesce("route_table", F.to_json("ages"))
+    return [F.col("routes"), F.col("attempt_ms"), told.alias("told")]
 
 
 def _told_columns() -> list[str]:

@@ -67,6 +67,9 @@ _TYPES: Final = {
     "edge": StringType(),
     "rows": LongType(),
     "state": StringType(),
+    "attempt_ms": LongType(),
+    "ages": ArrayType(ArrayType(LongType())),
+    "route_table": StringType(),
     CORRUPT: StringType(),
 }
 

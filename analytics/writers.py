@@ -30,8 +30,14 @@ AT_ONCE: Final = 4
 
 
 def begin(files: Files, args: JobArgs) -> None:
-    """Take the metrics of an earlier run away, before anything else of the date is replaced."""
+    """Remove what an earlier run says of the date as a whole, before anything of it is replaced.
+
+    That is its metrics, and its answers and advice, which this run may not be asked for.
+    """
     files.delete(metrics_file(args))
+    files.delete(fragment_file(args))
+    for folder in _folders(args, "what_if"):
+        files.delete(folder)
 
 
 def clear(files: Files, args: JobArgs) -> None:
@@ -92,6 +98,11 @@ def _pages(args: JobArgs) -> tuple[str, str]:
     """Return the place of the page of the date, and the folder of those of its hubs."""
     dated = f"{args.output}/report/date={args.date}"
     return f"{dated}/report.html", f"{dated}/hubs"
+
+
+def fragment_file(args: JobArgs) -> str:
+    """Return the place of the fragment of a manifest that is advised."""
+    return f"{args.output}/report/date={args.date}/advice.json"
 
 
 def metrics_file(args: JobArgs, date: date | None = None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.page import counts, headline, links, reporting, sections, starving
+from analytics.page import counts, headline, links, reporting, scenarios, sections, starving
 from analytics.page.figures import Sums
 from analytics.page.words import count, counted, file_name, share, size, text
 
@@ -68,6 +68,7 @@ def pages(
         _head(args, metrics, shown.totals, days, earlier),
         reporting.missing(days),
         sections.advice(shown),
+        scenarios.scenarios(metrics["what_if"]),
         sections.worst_hubs(shown, linked=bool(with_page)),
         *_questions(shown, args),
         counts.source(args, metrics),

@@ -64,6 +64,16 @@ class _Date(click.DateTime):
     type=click.IntRange(min=60),
     help="Shortest pause of a link that counts as idle; default: 60.",
 )
+@click.option(
+    "--what-if",
+    metavar="FILE",
+    help="File with scenarios to simulate: other priorities, times to live or links.",
+)
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Look for the time to live or priority that would have let most messages arrive.",
+)
 @click.option("--memory", help="Heap for Java, such as 4g; default: 2g.")
 def report(
     dates: tuple[datetime, ...],
@@ -72,6 +82,7 @@ def report(
     exclude_hub: tuple[str, ...],
     *,
     strict: bool,
+    advise: bool,
     **given: int | str | None,
 ) -> None:
     """Report on the journals of each DATE, such as 2026-11-28, today or yesterday (UTC).
@@ -89,6 +100,7 @@ def report(
     command += [f"--input={source}", f"--output={output}"]
     command += [f"--exclude-hub={hub}" for hub in exclude_hub]
     command += ["--strict"] * strict
+    command += ["--advise"] * advise
     command += [
         f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
     ]
