@@ -454,12 +454,12 @@ def simulate(
 def _decoded(document: dict[str, Any], file: Path) -> dict[str, Any]:
     """Decode the payload of a described frame, as the hub does for a device with a decoder."""
     if find_spec("dukpy") is None:
-        msg = f"this installation has no dukpy; {extra_hint('lora-js')}"
-        raise click.UsageError(msg)
+        raise click.UsageError(f"this installation has no dukpy; {extra_hint('lora-js')}")
     f_port, payload = document.get("f_port"), document.get("payload")
     if not f_port or payload is None or document["m_type"].endswith("down"):
-        msg = "--decoder: the frame has no decrypted payload of an uplink (see --app-s-key)"
-        raise click.UsageError(msg)
+        raise click.UsageError(
+            "--decoder: the frame has no decrypted payload of an uplink (see --app-s-key)"
+        )
     given = {
         "bytes": list(bytes.fromhex(payload)),
         "fPort": f_port,

@@ -90,8 +90,9 @@ def send(
         raise click.BadParameter("a topic has no wildcards", param_hint="--topic")
     content = sys.stdin.buffer.read() if body in {None, "-"} else str(body).encode()
     if len(topic.encode()) > STRING_BYTES_MAX:
-        msg = f"the topic with its properties has more than {STRING_BYTES_MAX} bytes"
-        raise click.UsageError(msg)
+        raise click.UsageError(
+            f"the topic with its properties has more than {STRING_BYTES_MAX} bytes"
+        )
     server = hub_server(obj, **options)
     print_line(f"{asyncio.run(_send(server, sender, topic, content, qos))}: {topic}")
 
@@ -182,8 +183,9 @@ class _Sending:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await self._outcome
         except TimeoutError as error:
-            what = f"no acknowledgement within {ANSWER_TIMEOUT_S:g} s; the hub's log may say why"
-            raise LinkError(what) from error
+            raise LinkError(
+                f"no acknowledgement within {ANSWER_TIMEOUT_S:g} s; the hub's log may say why"
+            ) from error
         finally:
             await self._client.close()
 

@@ -141,8 +141,10 @@ def ask_worker(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         raise DecoderError("unavailable", f"the process of decoders: {error}") from error
     lines = done.stdout.splitlines()
     if not lines:
-        what = f"the process of decoders ended with code {done.returncode} before it was ready"
-        raise DecoderError("unavailable", what)
+        raise DecoderError(
+            "unavailable",
+            f"the process of decoders ended with code {done.returncode} before it was ready",
+        )
     return [json.loads(answer) for answer in lines[1:]]
 
 

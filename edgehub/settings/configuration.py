@@ -335,9 +335,10 @@ def _read_devices(lora: LoraSettings) -> tuple[DeviceDescription, ...]:
     except (DeviceFormError, UnicodeDecodeError) as error:
         raise ConfigError("lora.devices_file", f"{file}: {error}") from error
     except OSError as error:
-        hint = "check the path, and that the hub's user may read it"
         raise ConfigError(
-            "lora.devices_file", f"{file}: {error.strerror or error}", hint
+            "lora.devices_file",
+            f"{file}: {error.strerror or error}",
+            "check the path, and that the hub's user may read it",
         ) from error
 
 
