@@ -1,6 +1,7 @@
 """Folders and whole files through Hadoop, so that any URL that Spark knows will do.
 
-Owns the few calls into the session's virtual machine. Whole files are small: a page, a summary.
+Owns the few calls into the session's virtual machine. Whole files fit into memory: a page, a
+summary, a table as text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 
 _PATTERN: Final = re.compile(r"([\\{}\[\]*?])")
+
+
+_PIECE: Final = 1 << 20
+"""Bytes that are handed to Java at a time."""
 
 
 def literal(path: str) -> str:
@@ -54,7 +59,8 @@ class Files:
         draft = self._path(f"{path.getParent()}/.{path.getName()}.draft")
         stream = system.create(draft, True)
         try:
-            stream.write(bytearray(content))
+            for at in range(0, len(content), _PIECE):
+                stream.write(bytearray(content[at : at + _PIECE]))
         finally:
             stream.close()
         system.delete(path, False)

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     from datetime import date
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
 
     from analytics.args import JobArgs
     from analytics.files import Files
 
 FILE_ROWS: Final = 2_000_000
+TEXT_ROWS: Final = 500_000
+"""Larger tables have no CSV file: it is for spreadsheets, which hold a million rows."""
+
+_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 AT_ONCE: Final = 4
 """Tables written at a time: small ones cost planning, not work."""
 
@@ -114,20 +119,29 @@ def _write(files: Files, args: JobArgs, name: str, table: DataFrame, parts: int)
     folder, text_folder = _folders(args, name)
     written = Observation()
     counted = table.observe(written, F.count(F.lit(1)).alias("rows"))
-    counted.coalesce(parts).write.mode("overwrite").parquet(folder)
+    # The metrics say that a date is whole; a mark in each folder would only cost time.
+    unmarked = counted.coalesce(parts).write.option(_MARK, value=False)
+    unmarked.mode("overwrite").parquet(folder)
     rows = int(written.get.get("rows", 0))
-    if rows:
-        flat = table.select(*(_as_text(table, column) for column in table.columns))
-        csv = flat.coalesce(1).write.mode("overwrite")
-        csv.option("header", value=True).option("escape", '"').csv(text_folder)
-    else:
+    if not rows:
         files.delete(folder)
-        files.delete(text_folder)
+    files.delete(text_folder)
+    if 0 < rows <= TEXT_ROWS:
+        # Where Hadoop has no native library, each file and folder of Spark's own writer costs a
+        # process that sets its mode.
+        files.write(f"{text_folder}/{name}.csv", _csv(name, table).encode())
     return rows
 
 
-def _as_text(table: DataFrame, name: str) -> Column:
-    column = F.col(name)
-    if table.schema[name].dataType.typeName() == "array":
-        return F.array_join(column.cast("array<string>"), " ").alias(name)
+def _csv(name: str, table: DataFrame) -> str:
+    fields = outputs.TABLES[name].schema.fields
+    flat = F.struct(*(_as_text(field) for field in fields))
+    lines = table.select(F.to_csv(flat, {"escape": '"'})).collect()
+    return "\n".join([",".join(field.name for field in fields), *(line for (line,) in lines), ""])
+
+
+def _as_text(field: StructField) -> Column:
+    column = F.col(field.name)
+    if field.dataType.typeName() == "array":
+        return F.array_join(column.cast("array<string>"), " ").alias(field.name)
     return column
