@@ -10,21 +10,20 @@ from urllib.parse import unquote
 
 import pytest
 
-from analytics import job
 from analytics.args import parse_args
 from analytics.files import Files
 from analytics.history import history
 from analytics.page import headline, plots, words
 from analytics.transforms import balance
 from tests.support.chromium import open_page
-from tests.support.journal_lines import HandJournal
-from tests.support.report import DATE, Results
-from tests.support.report_days import sends
+from tests.support.report import DATE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.support.report import Results
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -128,18 +127,6 @@ def test_a_queue_has_the_name_that_commands_take(results: Results):
     assert "<td>upstream</td>" in section
     assert "2000000000" not in page
     assert words.queue("upstream", 0) == "upstream_Pri0"
-
-
-def test_a_quiet_day_is_told_in_words(spark: SparkSession, tmp_path: Path):
-    """Nothing starved, and nothing waited when it was looked."""
-    journal = HandJournal(DATE)
-    sends(journal, "10:00:10", "10:01:10")
-    journal.write(tmp_path / "export")
-    args = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'out'}", f"--date={DATE}"]
-    assert job.run(spark, parse_args(args)) == 0
-    page = Results(tmp_path / "out").page.read_text("utf-8")
-    assert "<b>0</b><span>starved</span>" in page
-    assert "At none of the ten-minute marks anything waited." in page
 
 
 def test_names_from_outside_are_harmless():
