@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -224,24 +225,27 @@ def test_what_the_report_is_without_is_named(
 
 
 def test_a_hub_that_reported_is_expected(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    results: Results,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
-    """Within two weeks, also of dates of the same run, and unless a file names all hubs."""
-    journal = HandJournal("2026-11-27", hub="gateway-1")
-    sends(journal, "10:00:00", "10:01:00")
-    journal.write(tmp_path / "export")
-    given = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'out'}"]
-    assert job.run(spark, parse_args([*given, "--date=2026-11-28", "--date=2026-11-27"])) == 6
+    """Within two weeks, and unless a file names all hubs; one that was silent is not."""
+    output = shutil.copytree(results.output, tmp_path / "out")
+    (tmp_path / "export").mkdir()
+    given = [f"--input={tmp_path / 'export'}", f"--output={output}"]
+    assert job.run(spark, parse_args([*given, "--date=2026-12-13", "--date=2026-12-12"])) == 6
     told = capsys.readouterr()
     assert re.findall(r"date=(\S+) outcome=(\S+)", told.out) == [
-        ("2026-11-27", "done"),
-        ("2026-11-28", "empty"),
+        ("2026-12-12", "empty"),
+        ("2026-12-13", "empty"),
     ]
-    assert "2026-11-28: the report is without:" in told.err
-    assert "hub gateway-1: silent: no line of this date was exported" in told.err
-    assert job.run(spark, parse_args([*given, "--date=2026-12-12"])) == 0
+    assert "2026-12-12: the report is without:" in told.err
+    assert "2026-12-13" not in told.err
+    assert "hub sound: silent: no line of this date was exported" in told.err
+    assert f"hub {SILENT}: " not in told.err
     missing = f"--hubs={tmp_path / 'missing'}"
-    assert job.run(spark, parse_args([*given, "--date=2026-11-27", missing])) == 1
+    assert job.run(spark, parse_args([*given, "--date=2026-12-12", missing])) == 1
     assert f"--hubs {tmp_path / 'missing'}: no such file" in capsys.readouterr().err
 
 
