@@ -193,7 +193,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     """
     if not target.strip():
         raise click.BadParameter("is empty; give a folder or a URL", param_hint="DIR|URL")
-    name = target if "://" in target else str(Path(target).absolute())
+    name = target if "://" in target else str(Path(target).resolve())
     exported = _export(obj, name, close=close)
     plan = exported.plan
     segments = [segment for manifest in exported.manifests for segment in manifest["segments"]]

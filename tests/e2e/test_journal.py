@@ -70,8 +70,12 @@ def test_an_export_gives_each_segment_once(daemon: Daemon, tmp_path: Path) -> No
     assert first.returncode == 0, first.stderr
     document = json.loads(first.stdout)
     assert (document["target"], len(document["segments"])) == (str(tmp_path / "exported"), 1)
-    again = daemon.edgehub("journal", "export", "exported")
-    assert (again.returncode, again.stdout) == (0, f"nothing new for {tmp_path / 'exported'}\n")
+    for spelling in ("exported", "data/../exported/"):
+        again = daemon.edgehub("journal", "export", spelling)
+        assert (again.returncode, again.stdout) == (
+            0,
+            f"nothing new for {tmp_path / 'exported'}\n",
+        )
     shown = daemon.edgehub(
         "journal", "show", "--event", "enqueued", "--since", "1h", "--limit", "2"
     )
