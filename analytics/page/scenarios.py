@@ -41,10 +41,8 @@ def _told(effect: Mapping[str, Any]) -> str:
         return f"{name}: concerns no hub whose day can be simulated.{untold}"
     told = "no more messages would have arrived"
     if effect["arrived"]:
-        told = (
-            f"{count(effect['arrived'])} of {counted(effect['of'], 'expired message')} would have"
-            " arrived"
-        )
+        lost = counted(effect["of"], "message")
+        told = f"{count(effect['arrived'])} of {lost} that did not arrive would have"
     costs = ", ".join(
         f"priority {priority} {counted(rows, 'message')}"
         for priority, rows in effect["costs"].items()

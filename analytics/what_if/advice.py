@@ -78,17 +78,17 @@ def effects(table: DataFrame, scenarios: Sequence[Scenario]) -> list[dict[str, A
 
     Returns:
         Per scenario its name; `arrived`, rows sent in addition; `of`, rows of the same priorities
-        that expired; `costs`, rows that are not sent any more by priority; `net`, the difference;
-        and how many `hubs` it was told for and how many `untold`.
+        that were not sent; `costs`, rows that are not sent any more by priority; `net`, the
+        difference; and how many `hubs` it was told for and how many `untold`.
     """
     is_told = F.col("answer") == TOLD
     sums = table.groupBy("scenario", "priority").agg(
         F.sum(F.when(is_told, F.col("sent_rows") - F.col("was_sent_rows"))).alias("more"),
-        F.sum(F.when(is_told, F.col("was_expired_rows"))).alias("expired"),
+        F.sum(F.when(is_told, F.col("came_rows") - F.col("was_sent_rows"))).alias("unsent"),
     )
     by_name: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for row in sums.orderBy("priority").collect():
-        by_name[row["scenario"]].append((row["priority"], row["more"] or 0, row["expired"] or 0))
+        by_name[row["scenario"]].append((row["priority"], row["more"] or 0, row["unsent"] or 0))
     per_hub = table.groupBy("scenario", "hub").agg(F.min(is_told.cast("int")).alias("told"))
     hubs = {
         row["scenario"]: (row["hubs"], row["told"])
@@ -106,7 +106,7 @@ def effects(table: DataFrame, scenarios: Sequence[Scenario]) -> list[dict[str, A
             {
                 "scenario": scenario.name,
                 "arrived": arrived,
-                "of": sum(expired for _, more, expired in parts if more > 0),
+                "of": sum(unsent for _, more, unsent in parts if more > 0),
                 "costs": costs,
                 "net": arrived - sum(costs.values()),
                 "hubs": told,
