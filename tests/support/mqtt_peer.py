@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from tests.support.mqtt_wire import packet
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
@@ -149,7 +151,7 @@ class MqttPeer:
                 return False
             self.granted.update(filters)
             codes = b"\x01" * len(filters)
-            writer.write(bytes((0x90, 2 + len(codes))) + payload[:2] + codes)
+            writer.write(packet(0x90, payload[:2] + codes))
         elif kind == PINGREQ:
             writer.write(b"\xd0\x00")
         return kind != DISCONNECT
