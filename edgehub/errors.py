@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 import edgehub
 
@@ -52,8 +53,7 @@ class RouteFaultKind(StrEnum):
     CONDITION = "condition"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteFault:
+class RouteFault(Struct, frozen=True, kw_only=True):
     """One thing that is wrong with a route, or worth a warning.
 
     Attributes:
@@ -95,8 +95,7 @@ class RouteCompileError(EdgeHubError):
         self.hint = faults[0].hint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestFault:
+class ManifestFault(Struct, frozen=True, kw_only=True):
     """One thing that is wrong with a manifest, or worth a warning.
 
     Attributes:

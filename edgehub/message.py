@@ -8,9 +8,10 @@ Invariant: a `Message` is not changed after a head has submitted it.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NewType
+
+from msgspec import Struct
 
 EndpointId = NewType("EndpointId", str)
 """`upstream`, the name of an endpoint of the settings, or `modules/<module>/inputs/<input>`."""
@@ -139,16 +140,14 @@ def message_source(module_id: str | None, output: str | None) -> str:
     return f"/messages/modules/{module_id}/outputs/{output}/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recency:
+class Recency(Struct, frozen=True, kw_only=True):
     """A row younger than `seconds` waits in its route's priority, an older one in the fallback."""
 
     seconds: int
     fallback_priority: Priority
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteResult:
+class RouteResult(Struct, frozen=True, kw_only=True):
     """Where one message goes: the best route of one endpoint.
 
     Attributes:
@@ -179,8 +178,7 @@ class Order(StrEnum):
     SKIP = "skip"  # they pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRules:
+class DeliveryRules(Struct, frozen=True, kw_only=True):
     """How often and how long a row is tried, and what a refusal does to its sender's order.
 
     Attributes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from codecs import BOM_UTF8
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import replace
 
 from edgehub.cli.credentials import CredentialFile, checked, each, json_option
 from edgehub.cli.groups import CommandGroup

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import click
+from msgspec import Struct, field
 
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.duration import Duration
@@ -221,8 +221,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     return _print_missing(exported)
 
 
-@dataclass(slots=True)
-class _Exported:
+class _Exported(Struct):
     """What an export has done, with the hub's last word on what there is.
 
     Attributes:

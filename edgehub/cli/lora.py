@@ -6,12 +6,12 @@ import asyncio
 import base64
 import json
 import random
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
@@ -443,7 +443,7 @@ def simulate(
         result = asyncio.run(RadioSimulation(options, rng).run())
     except OSError as error:
         raise click.ClickException(f"no hub takes the stations: {error}") from error
-    document = asdict(result)
+    document = to_builtins(result)
     end_as_json(document, as_json=as_json)
     for key, value in document.items():
         print_line(f"{key}: {_shown(value)}")

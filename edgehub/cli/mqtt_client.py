@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiomqtt
 import click
+from msgspec import Struct
 
 from edgehub.errors import EdgeHubError
 from edgehub.mqtt.client import words
@@ -26,8 +26,7 @@ class MqttClientError(EdgeHubError):
     """A server cannot be reached, or refuses what was asked of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(Struct, frozen=True, kw_only=True):
     """Where to connect, and as whom.
 
     Attributes:

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import signal
 from collections import Counter, deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from edgehub.decoders.limits import COMPUTING_S, OUT_OF_MEMORY, RESULT_BYTES_MAX, WAITING_S
 from edgehub.decoders.scripts import WORKER, DecoderError
@@ -37,16 +37,14 @@ RESTART_S: Final = (1.0, 60.0)
 """Pauses after a start that failed, from the first one to the longest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class Decoded(Struct, frozen=True, kw_only=True):
     """What a decoder returned."""
 
     data: dict[str, Any]
     warnings: list[str]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Call:
+class _Call(Struct, kw_only=True, eq=False):
     name: str
     script: DecoderScript
     given: dict[str, Any]
@@ -61,8 +59,7 @@ class _EndedError(Exception):
     """The process has ended."""
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     """A process, and the scripts that it has loaded, by the names of decoders."""
 
     process: Process

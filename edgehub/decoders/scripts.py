@@ -9,9 +9,10 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.errors import ConfigError, EdgeHubError, extra_hint
 from edgehub.lora.device import DECODER_NAME, DECODER_NAME_RULE
@@ -28,8 +29,7 @@ CHECK_TIMEOUT_S: Final = 30.0
 """Of the check of all scripts: the process has to start on a slow, busy machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderScript:
+class DecoderScript(Struct, frozen=True, kw_only=True):
     """A script of a decoder.
 
     Attributes:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.device_bound.mailbox import Mailbox
 from edgehub.device_bound.message import (
@@ -57,8 +57,7 @@ _ENDED_MAX: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenMessage:
+class TakenMessage(Struct, frozen=True, kw_only=True):
     """A message that was taken for a client that listens for a moment.
 
     Attributes:
@@ -74,8 +73,7 @@ class TakenMessage:
     has_more: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MailboxStatistics:
+class MailboxStatistics(Struct, frozen=True, kw_only=True):
     """All mailboxes at one moment.
 
     Attributes:

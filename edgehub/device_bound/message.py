@@ -8,12 +8,12 @@ count, time to live, feedback).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.errors import EdgeHubError
 from edgehub.message import DEFAULT_PRIORITY, Message, Priority
@@ -69,8 +69,7 @@ _WANTED: Final = {
 ACKS: Final = ("none", *_WANTED)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class DeviceMessage:
+class DeviceMessage(Struct, kw_only=True, eq=False):
     """A message to a device or module.
 
     Attributes:

@@ -7,8 +7,9 @@ identities there is none to protect, and they may use all of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 
 class KnownIds(Protocol):
@@ -24,8 +25,7 @@ class KnownIds(Protocol):
         """Return the entry of an id, None = it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundStatistics:
+class BoundStatistics(Struct, frozen=True, kw_only=True):
     """What is used of one bound.
 
     Attributes:

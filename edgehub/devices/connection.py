@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from edgehub.clock import Clock, Timer
 from edgehub.devices.faults import DeviceConnectionError, DeviceNotOwnedError
@@ -49,8 +49,7 @@ class DeviceLink(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionStatistics:
+class ConnectionStatistics(Struct, frozen=True, kw_only=True):
     """A device's connection at one moment.
 
     Attributes:

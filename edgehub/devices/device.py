@@ -9,10 +9,11 @@ close, a refresh only where this hub does not own the device.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.recent_frames import RecentFrames
@@ -46,8 +47,7 @@ those that were in one commit."""
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDependencies:
+class DeviceDependencies(Struct, frozen=True, kw_only=True):
     """What all devices of a hub share.
 
     Attributes:
@@ -76,8 +76,7 @@ class DeviceDependencies:
     frames: StoredFrames | None = None
 
 
-@dataclass(slots=True)
-class _Durable:
+class _Durable(Struct):
     """The highest counter in one session whose message is durable."""
 
     f_cnt: int

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
 
 from edgehub.devices.affinity.data import process_data
 from edgehub.devices.affinity.flags import Cause, Ownership
@@ -43,8 +44,7 @@ UNSEEN_S: Final = 10 * 86_400.0
 REPETITION: Final = "repetition"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesStatistics:
+class DevicesStatistics(Struct, frozen=True, kw_only=True):
     """The devices of a hub at one moment.
 
     Attributes:

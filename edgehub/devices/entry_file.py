@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct, field
 
 from edgehub.devices.private_file import exposed_mode, locked, replace_lines
 from edgehub.errors import ConfigError
@@ -38,8 +39,7 @@ class EntryFileError(ConfigError):
 
 
 # No slots: with them `EntryList[Token]()` fails, as Python tells a frozen instance its type.
-@dataclass(frozen=True, kw_only=True)
-class EntryList(Generic[E]):
+class EntryList(Struct, Generic[E], frozen=True, kw_only=True):
     """What a file of entries holds.
 
     Attributes:
@@ -53,8 +53,7 @@ class EntryList(Generic[E]):
     mode_exposed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryFormat(Generic[E]):
+class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
     """The format of a kind of file.
 
     Attributes:

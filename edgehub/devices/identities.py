@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec.structs import replace
 
 from edgehub.devices.entry_file import EntryList
 from edgehub.devices.identity_file import FORMAT, Identity, IdentityFileError

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
 from edgehub.devices.ids import ID_RULE, split_sender
@@ -55,8 +56,7 @@ class IdentityFileError(EntryFileError):
     """The identities file is unusable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """One entry: who signs in how, and for whom else it may speak.
 
     Attributes:

@@ -7,8 +7,9 @@ as it remembers them too; one that is written as it is registered keeps its sess
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceUnknownError
 from edgehub.devices.source import GAP_MAX, RADIO_ADDRESS, Activation, SessionState

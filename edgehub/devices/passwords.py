@@ -12,8 +12,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 PASSWORD_BYTES_MAX: Final = 1024
 
@@ -30,8 +31,7 @@ _TEXT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PasswordHash:
+class PasswordHash(Struct, frozen=True, kw_only=True):
     """A parsed hash."""
 
     log2_n: int
@@ -39,6 +39,8 @@ class PasswordHash:
     p: int
     salt: bytes
     key: bytes
+
+    __repr__ = object.__repr__  # A secret that gets into a log shows nothing.
 
     def matches(self, password: bytes) -> bool:
         """Return whether `password` is the one; slow on purpose, compares in constant time.

@@ -6,8 +6,9 @@ hub's own registry, a device without an entry has the profile of the settings.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_device, write_profile, write_session

@@ -6,10 +6,11 @@ a damaged one, is an error and never half a device.
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.source import (
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
 WHOLE_MAX: Final = 2**32 - 1
 """Largest of all counters, times and gaps."""
 
-_PROFILE = {field.name: field.default for field in fields(DeviceProfile)}
-_SESSION = {field.name: field.default for field in fields(SessionState)}
+_PROFILE = to_builtins(DeviceProfile(device_id=""))
+_SESSION = to_builtins(SessionState())
 
 
 def write_profile(profile: DeviceProfile) -> str:
     """Write a profile without its id."""
     document = {
         name: value
-        for name, value in asdict(profile).items()
+        for name, value in to_builtins(profile).items()
         if name != "device_id" and value != _PROFILE[name]
     }
     return orjson.dumps(document).decode()
@@ -44,7 +45,9 @@ def write_profile(profile: DeviceProfile) -> str:
 
 def write_session(session: SessionState) -> str:
     """Write a session."""
-    document = {name: value for name, value in asdict(session).items() if value != _SESSION[name]}
+    document = {
+        name: value for name, value in to_builtins(session).items() if value != _SESSION[name]
+    }
     return orjson.dumps(document).decode()
 
 

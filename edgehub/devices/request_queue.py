@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
 
 from edgehub.devices.faults import DeviceQueueFullError
 
@@ -41,8 +42,7 @@ class RequestKind(StrEnum):
     CLOSE = "close"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestQueueStatistics:
+class RequestQueueStatistics(Struct, frozen=True, kw_only=True):
     """A device's queue at one moment.
 
     Attributes:
@@ -68,8 +68,7 @@ class RequestQueueStatistics:
     waited_s_max: float
 
 
-@dataclass(slots=True, eq=False)
-class _Turn:
+class _Turn(Struct, eq=False):
     kind: RequestKind
     since: float
     given: asyncio.Future[None] | None = None

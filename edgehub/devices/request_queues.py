@@ -11,9 +11,10 @@ follows the commit, so a device that waits for one holds nothing up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
 
@@ -37,8 +38,7 @@ class SubmitInTurn(Protocol):
         """Take a message without waiting."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestQueuesStatistics:
+class RequestQueuesStatistics(Struct, frozen=True, kw_only=True):
     """The queues at one moment.
 
     Attributes:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from edgehub.devices.handshakes import ServerContext
 from edgehub.errors import ConfigError
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ServerTls:
+class ServerTls(Struct, frozen=True, kw_only=True, eq=False):
     """The certificate of a listener and the authorities that it trusts.
 
     Attributes:
@@ -39,8 +39,7 @@ def is_replaced(before: ServerTls | None, now: ServerTls | None) -> bool:
     return before is not None and now is not None and before.fingerprint != now.fingerprint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientCertificate:
+class ClientCertificate(Struct, frozen=True, kw_only=True):
     """A certificate that a client has shown, and that the listener trusts.
 
     Attributes:

@@ -6,9 +6,10 @@ device's connection to be read and written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct, field
 
 from edgehub.devices.connection import KEEP_ALIVE_S_MIN
 from edgehub.errors import ConfigError
@@ -41,8 +42,7 @@ class Activation(StrEnum):
     ABP = "abp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceProfile:
+class DeviceProfile(Struct, frozen=True, kw_only=True):
     """The settings of a device.
 
     Attributes:
@@ -74,8 +74,7 @@ class DeviceProfile:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionState:
+class SessionState(Struct, frozen=True, kw_only=True):
     """What changes while a device lives.
 
     Attributes:
@@ -96,8 +95,7 @@ class SessionState:
     lora: LorawanSession | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDevice:
+class StoredDevice(Struct, frozen=True, kw_only=True):
     """A device as its source keeps it."""
 
     profile: DeviceProfile

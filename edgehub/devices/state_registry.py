@@ -7,8 +7,9 @@ returns.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_device, write_profile, write_session

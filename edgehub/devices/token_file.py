@@ -13,9 +13,10 @@ import hashlib
 import hmac
 import re
 import secrets
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
 from edgehub.devices.passwords import from_base64, to_base64
@@ -47,8 +48,7 @@ class TokenFileError(EntryFileError):
     """The tokens file is unusable."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Token:
+class Token(Struct, frozen=True, kw_only=True):
     """One entry: what its holder is called and may do.
 
     Attributes:
@@ -64,6 +64,8 @@ class Token:
     salt: bytes
     key: bytes
     tenant: str | None = None
+
+    __repr__ = object.__repr__  # A secret that gets into a log shows nothing.
 
     @classmethod
     def new(cls, name: str, role: Role, tenant: str | None = None) -> tuple[Token, str]:

@@ -8,8 +8,10 @@ as they are.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError
 from edgehub.devices.source import (
@@ -56,8 +58,7 @@ UNSAVED_MAX: Final = 10
 """The kit writes downlink counters this seldom."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwinDevice:
+class TwinDevice(Struct, frozen=True, kw_only=True):
     """What a twin says of a LoRaWAN device.
 
     Attributes:

@@ -8,10 +8,11 @@ here, so LoRaWAN devices that were read are found by an index of their addresses
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_profile, read_session
@@ -104,7 +105,7 @@ class TwinSource:
             # Before it is reported: its frames begin as soon as it is answered.
             await self._index.save(device_id, SessionState(address=session.address))
         # A patch is merged, so every member is written, also one that has its first value again.
-        patch = {MEMBER: asdict(session), **report_of(session)}
+        patch = {MEMBER: to_builtins(session), **report_of(session)}
         status = await self._access.report(device_id, orjson.dumps(patch))
         if status == _UNKNOWN:
             raise DeviceUnknownError(device_id, "it has no twin upstream")

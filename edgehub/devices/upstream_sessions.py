@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.faults import DeviceConnectionError, DeviceError
@@ -120,8 +120,7 @@ class _Session:
             self.reset_pauses()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamSessionsStatistics:
+class UpstreamSessionsStatistics(Struct, frozen=True, kw_only=True):
     """The sessions at one moment.
 
     Attributes:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.clock import Clock, Timer
 from edgehub.endpoints.mqtt_link import (
@@ -69,8 +71,7 @@ class SessionEnd(StrEnum):
     LOST = "lost"  # the peer is unreachable, or silent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
+class SessionOptions(Struct, frozen=True, kw_only=True):
     """The peer of the devices' sessions, and how they sign in.
 
     Attributes:

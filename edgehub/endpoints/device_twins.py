@@ -14,9 +14,10 @@ import asyncio
 import itertools
 import re
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from edgehub.endpoints.device_session import SessionError
 
@@ -30,8 +31,7 @@ _REPORT: Final = "$iothub/twin/PATCH/properties/reported/?$rid="
 _ANSWER: Final = re.compile(r"\$iothub/twin/res/(\d{3})/\?\$rid=([^&]*)(?:&.*)?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwinAnswer:
+class TwinAnswer(Struct, frozen=True, kw_only=True):
     """The peer's answer.
 
     Attributes:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
+
+from msgspec import Struct
 
 from edgehub.endpoints.http_answer import interpret
 from edgehub.endpoints.http_link import HttpLinkError
@@ -36,8 +37,7 @@ _MEMO_MAX: Final = 8192
 _THREAD_BYTES: Final = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpEndpointOptions:
+class HttpEndpointOptions(Struct, frozen=True, kw_only=True):
     """One HTTP endpoint.
 
     Attributes:

@@ -6,12 +6,12 @@ request's; what a peer says about one row has no effect on another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import orjson
+from msgspec import Struct, field
 
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
@@ -32,8 +32,7 @@ _UNAVAILABLE: Final = 503
 _TOO_LARGE: Final = 413
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestResult:
+class RequestResult(Struct, frozen=True, kw_only=True):
     """The results of the rows of a request, and what to do next.
 
     Attributes:

@@ -15,11 +15,11 @@ import base64
 import os
 import socket
 import ssl
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 import httptools
+from msgspec import Struct, field
 
 from edgehub.endpoints.congestion import avoid_bbr
 from edgehub.errors import ConfigError, EdgeHubError
@@ -55,8 +55,7 @@ class HttpLinkError(EdgeHubError):
         self.stale = stale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLinkOptions:
+class HttpLinkOptions(Struct, frozen=True, kw_only=True):
     """The peer, and how to sign in.
 
     Attributes:
@@ -80,8 +79,7 @@ class HttpLinkOptions:
     connect_timeout_s: float = 10.0
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(Struct):
     """The peer's answer to one request.
 
     Attributes:

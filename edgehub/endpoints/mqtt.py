@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.clock import Clock, Timer
 from edgehub.endpoints.congestion import avoid_bbr_on_thin_path
@@ -68,8 +69,7 @@ _NO_MESSAGE_AT_FAULT: Final = frozenset(
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttOptions:
+class MqttOptions(Struct, frozen=True, kw_only=True):
     """One MQTT endpoint.
 
     Attributes:

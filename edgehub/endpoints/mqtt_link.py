@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypedDict
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.errors import ConfigError
 from edgehub.message import FailureKind, SendResult
@@ -37,8 +39,7 @@ UNSENT_IN_KERNEL_MAX: Final = 16_384
 """Unsent bytes in the kernel; the rest waits in the process, where it costs no wake-up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedAccess:
+class SharedAccess(Struct, frozen=True, kw_only=True):
     """Signatures in place of a password, each made for one connection.
 
     Attributes:
@@ -52,8 +53,7 @@ class SharedAccess:
     lasts_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions(ClientOptions):
+class LinkOptions(ClientOptions, frozen=True, kw_only=True):
     """The peer, and how to sign in.
 
     Attributes:

@@ -7,12 +7,12 @@ long something lasts, so that a stepped clock can only choose another window.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from cronsim import CronSim
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +23,7 @@ _STARTS_MAX: Final = 20_000
 """Of windows that begin each minute these are two weeks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleOptions:
+class ScheduleOptions(Struct, frozen=True, kw_only=True):
     """The windows of one endpoint.
 
     Attributes:

@@ -9,10 +9,10 @@ predecessor may leave only once that is confirmed, or another one of the same en
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 from edgehub.entities.documents import read_stored
 from edgehub.entities.effects import TableChange
@@ -40,8 +40,7 @@ class Subject(NamedTuple):
     external_id: str
 
 
-@dataclass(slots=True, eq=False)
-class Announcement:
+class Announcement(Struct, eq=False):
     """One row that creates an entity.
 
     Attributes:

@@ -7,10 +7,11 @@ Rules: docs/reference/entities.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.entities import smartrest
 from edgehub.entities.capabilities import SOFTWARE_LIST, SOFTWARE_UPDATE, cloud_names
@@ -45,8 +46,7 @@ _SET_CONFIGURATION: Final = "120"
 _SET_PROFILE: Final = "121"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """A command that the cloud knows of.
 
     Attributes:

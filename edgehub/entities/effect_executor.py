@@ -7,9 +7,10 @@ once all of it is durable.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from edgehub.endpoints.cumulocity import MAPPER_MODULE, TOPIC_PROPERTY
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX

@@ -6,9 +6,10 @@ changes in one transaction. Plain slotted classes, as several are built per mess
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from edgehub.entities.tables import EntityTable
@@ -38,8 +39,7 @@ class OutputName(StrEnum):
     OPERATIONS = "operations"
 
 
-@dataclass(slots=True, eq=False)
-class Output:
+class Output(Struct, eq=False):
     """A row for the cloud.
 
     Attributes:
@@ -61,8 +61,7 @@ class Output:
     needs: tuple[str, ...]
 
 
-@dataclass(slots=True, eq=False)
-class LocalPublish:
+class LocalPublish(Struct, eq=False):
     """A message for clients of the local topic space.
 
     Attributes:
@@ -76,8 +75,7 @@ class LocalPublish:
     retain: bool
 
 
-@dataclass(slots=True, eq=False)
-class TableChange:
+class TableChange(Struct, eq=False):
     """One row of a table of the store to write, or to delete.
 
     Attributes:

@@ -6,11 +6,11 @@ An `Entity` is changed by the registry alone. Rules: docs/reference/entities.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.entities.documents import canonical, read_object
 from edgehub.entities.faults import MappingError
@@ -32,8 +32,7 @@ class EntityType(StrEnum):
     SERVICE = "service"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(Struct, frozen=True, kw_only=True):
     """A registration message.
 
     Attributes:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +61,7 @@ class HeldMessage:
         self.size = HELD_BYTES + len(topic.text) + len(payload)
 
 
-@dataclass(slots=True, eq=False)
-class ClientShare:
+class ClientShare(Struct, eq=False):
     """The held messages of one client.
 
     Attributes:

@@ -5,14 +5,14 @@ Calls nothing. Invariant: they never change while a mapper runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapperOptions:
+class MapperOptions(Struct, frozen=True, kw_only=True):
     """Options of one mapper.
 
     Attributes:

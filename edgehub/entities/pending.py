@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from edgehub.devices.bounds import Bound
 from edgehub.entities.effects import Instant
@@ -35,8 +36,7 @@ SHOWN_MAX: Final = 1000
 """Entities that are listed at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingEntity:
+class PendingEntity(Struct, frozen=True, kw_only=True):
     """The messages held for one unregistered entity.
 
     Attributes:
@@ -58,8 +58,7 @@ class PendingEntity:
     evicted: int
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(Struct, eq=False):
     bytes: int = 0
     registration: HeldMessage | None = None
     parent: str | None = None

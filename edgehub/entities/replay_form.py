@@ -6,10 +6,10 @@ of the case files. Every error names its place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.entities.capabilities import CLOUD_OPERATIONS
 from edgehub.entities.faults import MappingError
@@ -75,8 +75,7 @@ class ReplayFormError(MappingError):
     """A replay cannot be read; the text says why and where."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayInput:
+class ReplayInput(Struct, frozen=True, kw_only=True):
     """One message of a replay, or one control of it.
 
     Attributes:
@@ -94,8 +93,7 @@ class ReplayInput:
     client: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(Struct, frozen=True, kw_only=True):
     """A whole replay.
 
     Attributes:

@@ -5,15 +5,15 @@ Owns nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from edgehub.entities.effects import OutputName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapperStatistics:
+class MapperStatistics(Struct, frozen=True, kw_only=True):
     """What the mapper did since its start, and what it keeps.
 
     Attributes:

@@ -6,9 +6,10 @@ values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import sqlite3
@@ -79,8 +80,7 @@ class PendingRow(NamedTuple):
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityContents:
+class EntityContents(Struct, frozen=True, kw_only=True):
     """What the file holds.
 
     Attributes:

@@ -6,9 +6,10 @@ slashes. Rules: docs/reference/entities.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+from msgspec import Struct
 
 from edgehub.entities.faults import MappingError
 
@@ -75,8 +76,7 @@ _META: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class EntityTopic:
+class EntityTopic(Struct, frozen=True):
     """A topic of the scheme.
 
     Attributes:
@@ -168,8 +168,7 @@ def read_topic_id(text: str) -> str:
     return text + "/" * (SEGMENTS - 1 - slashes)
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultName:
+class DefaultName(Struct, frozen=True):
     """An entity of the default scheme, `device/<device>//` or `device/<device>/service/<service>`.
 
     Attributes:

@@ -12,10 +12,10 @@ Source: RFC 6455.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec import Struct
 from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -41,8 +41,7 @@ _SHOWN_CHARS_MAX: Final = 200
 _DATA: Final = (Opcode.BINARY, Opcode.TEXT, Opcode.CONT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebSocketOptions:
+class WebSocketOptions(Struct, frozen=True, kw_only=True):
     """What a head takes over WebSocket.
 
     Attributes:

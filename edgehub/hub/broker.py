@@ -5,8 +5,9 @@ Owns the head. Invariant: a hub without `[broker]` has none, and connects to no 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.heads.broker.dispatcher import BrokerDependencies
@@ -101,7 +102,7 @@ class BrokerPart(HeadPart):
         """Return the head's figures."""
         if self.head is None:
             return {"broker": {"enabled": False}}
-        return {"broker": {"enabled": True, **asdict(self.head.statistics())}}
+        return {"broker": {"enabled": True, **to_builtins(self.head.statistics())}}
 
     def losses(self) -> list[Loss]:
         """Return what was dropped for good since the start."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import to_builtins
 
 from edgehub.device_bound.handover import Handover
 from edgehub.device_bound.mailboxes import Mailboxes
@@ -174,7 +174,7 @@ class DeviceBoundPart(Part):
 
     def status(self) -> dict[str, Any]:
         """Return figures of all mailboxes."""
-        document = asdict(self.mailboxes.statistics())
+        document = to_builtins(self.mailboxes.statistics())
         document["held_up"] = {} if self._handover is None else self._handover.held_up
         return {"device_bound": document}
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.devices.affinity.flags import Flags, Ownership, SoleOwnerFlags
 from edgehub.devices.affinity.in_process import InProcessCoordinator
@@ -302,7 +302,7 @@ class DevicesPart(Part):
         statistics = self.devices.statistics()
         document: dict[str, Any] = {
             "coordinator": self._settings.affinity.coordinator,
-            **asdict(statistics),
+            **to_builtins(statistics),
             "owned": self._flags.count(Ownership.OWNER),
             "lost": self._flags.count(Ownership.LOSER),
             "waiting_messages": self._election_queue.waiting if self.elects else 0,
@@ -310,9 +310,9 @@ class DevicesPart(Part):
         if self._reader is not None:
             document["notices_unreachable_s"] = self._reader.unreachable_s()
         if self._upstream is not None and self._sessions is not None:
-            document["upstream_sessions"] = asdict(self._upstream.statistics())
+            document["upstream_sessions"] = to_builtins(self._upstream.statistics())
             document["sessions"] = self._sessions.open_sessions()
-        return {"affinity": document, "requests": asdict(self.queues.statistics())}
+        return {"affinity": document, "requests": to_builtins(self.queues.statistics())}
 
     def warnings(self) -> list[str]:
         """List what keeps this hub from its share of the devices."""

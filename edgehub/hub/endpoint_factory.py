@@ -6,8 +6,10 @@ the start of the hub and at a reload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import edgehub
 from edgehub.endpoints.client_uplink import ClientDownlink
@@ -58,8 +60,7 @@ if TYPE_CHECKING:
     from edgehub.store.store import Store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
+class Destination(Struct, frozen=True, kw_only=True):
     """What serves an endpoint id.
 
     Attributes:

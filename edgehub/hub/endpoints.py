@@ -8,12 +8,12 @@ until they expire or it is named again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.endpoints.scheduled import CLOSED, ScheduledEndpoint
 from edgehub.hub.part import Part
@@ -396,7 +396,7 @@ def _endpoint_document(pump: Pump, *, drain_eta_seconds: float | None) -> dict[s
         pump: The pump.
         drain_eta_seconds: Until nothing waits for it, None = that cannot be said.
     """
-    figures = asdict(pump.statistics())
+    figures = to_builtins(pump.statistics())
     latency = figures.pop("latency")
     return {
         "id": pump.endpoint.id,

@@ -7,10 +7,10 @@ changed nothing; what the mapper publishes itself is not handed back to it.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.clock import Clock, Timer, between_slices
 from edgehub.entities.announcements import Announcements, cleared
@@ -314,7 +314,7 @@ class EntitiesPart(Part):
         refused = self.announcements.refused_count
         return {
             "enabled": True,
-            **asdict(self._mapper.statistics()),
+            **to_builtins(self._mapper.statistics()),
             "errors_topic": self._errors_topic,
             "refused_total": self._refused_total,
             "qos0_offline_total": self._qos0_offline_total,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from edgehub.devices.server_tls import is_replaced
 from edgehub.entities.configured import local_topics
@@ -148,7 +149,7 @@ class MqttPart(HeadPart):
 
     def status(self) -> dict[str, Any]:
         """Return the listener's figures."""
-        return {"mqtt": asdict(self.head.statistics())}
+        return {"mqtt": to_builtins(self.head.statistics())}
 
     def warnings(self) -> list[str]:
         """List the bounds that are nearly used up."""
@@ -223,7 +224,7 @@ class HttpPart(HeadPart):
 
     def status(self) -> dict[str, Any]:
         """Return the head's figures."""
-        return {"http": None if self.head is None else asdict(self.head.statistics())}
+        return {"http": None if self.head is None else to_builtins(self.head.statistics())}
 
     def warnings(self) -> list[str]:
         """List the bounds that are nearly used up."""

@@ -5,10 +5,11 @@ Owns the head. Invariant: a hub without `lora.port` has none, and loads no crypt
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceError, DeviceSourceError
 from edgehub.hub.heads import HeadPart
@@ -112,7 +113,7 @@ class LoraPart(HeadPart):
 
     def status(self) -> dict[str, Any]:
         """Return the head's figures."""
-        return {"lora": None if self.head is None else asdict(self.head.statistics())}
+        return {"lora": None if self.head is None else to_builtins(self.head.statistics())}
 
     def warnings(self) -> list[str]:
         """List stations that are not connected, or that repeat frames without end."""

@@ -8,10 +8,11 @@ run one after the other; a reload without changes touches no connection.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.hub.part import Part
@@ -178,7 +179,7 @@ class ReloadPart(Part):
             return _NOTHING | {
                 "outcome": "refused",
                 "faults": fault_documents(error),
-                "needs_restart": list(map(asdict, self._needs_restart)),
+                "needs_restart": list(map(to_builtins, self._needs_restart)),
                 "routes": len(self.configuration.manifest.routes),
             }
         shown = {name: value for name, value in outcome.items() if name not in _NOT_LOGGED}
@@ -223,7 +224,7 @@ class ReloadPart(Part):
             | changed
             | {
                 "outcome": "applied" if any(changed.values()) else "unchanged",
-                "needs_restart": list(map(asdict, change.needs_restart)),
+                "needs_restart": list(map(to_builtins, change.needs_restart)),
                 "routes": len(new.manifest.routes),
                 "endpoints": said.get("endpoints", _ENDPOINTS),
                 "warnings": [*new.all_warnings, *said.get("warnings", ())],

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.devices.tenancy import Tenancy
 from edgehub.endpoints.packet_limits import PacketLimits
@@ -253,7 +253,7 @@ class RoutesPart(Part):
         }
 
     def _document(self) -> dict[str, Any]:
-        document = asdict(self.table.statistics())
+        document: dict[str, Any] = to_builtins(self.table.statistics())
         drift = self.table.last_drift
         document["last_drift"] = None if drift is None else drift.document()
         document["connections_made"] = 0 if self._link is None else self._link.sessions

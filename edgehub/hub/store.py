@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.errors import StoreError
 from edgehub.hub import status
@@ -78,7 +78,7 @@ class StorePart(Part):
             "hub_id": self._hub_id,
             "started": utc_text(self.store.utc_ms(self._started_ms)),
             "degraded": bool(status.store_warnings(figures)),
-            "store": asdict(figures),
+            "store": to_builtins(figures),
             "written": status.written_document(self.store.queues.all()),
         }
 

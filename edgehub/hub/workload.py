@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from edgehub.errors import ConfigError
 from edgehub.heads.workload.api import WorkloadApi
@@ -77,7 +78,7 @@ class WorkloadPart(Part):
     def status(self) -> dict[str, Any]:
         """Return figures of requests."""
         server = self._server
-        return {"workload": None if server is None else asdict(server.statistics())}
+        return {"workload": None if server is None else to_builtins(server.statistics())}
 
     async def _read_trust_bundle(self) -> None:
         assert self._trust_bundle_file is not None, "the settings require it with a folder"

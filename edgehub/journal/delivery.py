@@ -14,12 +14,12 @@ import hashlib
 import os
 import uuid
 import zlib
-from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
+from msgspec import Struct, to_builtins
 
 from edgehub.errors import EdgeHubError, extra_hint
 from edgehub.storage.durable_files import make_folder, sync_folder
@@ -45,8 +45,7 @@ class Target(Protocol):
         """Write a file whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivered:
+class Delivered(Struct, frozen=True, kw_only=True):
     """One segment that is where it should be; the keys are those of the export's manifest."""
 
     path: str
@@ -97,8 +96,7 @@ def is_inside(target: Target, folder: Path) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """What became of a plan.
 
     Attributes:
@@ -186,7 +184,7 @@ def _written_manifest(hub_id: str, segments: Sequence[Delivered], target: Target
         "v": MANIFEST_VERSION,
         "hub": hub_id,
         "dates": sorted({segment.date for segment in segments}),
-        "segments": [asdict(segment) for segment in segments],
+        "segments": [to_builtins(segment) for segment in segments],
     }
     content = orjson.dumps(manifest, option=orjson.OPT_APPEND_NEWLINE)
     # Dates need not rise with commits: those of no known date come last.

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from edgehub.journal.row_events import FORM
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from edgehub.journal.row_events import Counts, Note
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """Events of one queue in one commit.
 
     Attributes:
@@ -61,8 +60,7 @@ class Stretches:
         return hub_ms + self._aheads[max(0, bisect_right(self._firsts, hub_ms) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitEvents:
+class CommitEvents(Struct, frozen=True, kw_only=True):
     """The events of one commit.
 
     Attributes:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 import structlog
+from msgspec import Struct, field
 
 from edgehub.errors import StoreCorruptError, StoreError
 from edgehub.journal.events import unpack
@@ -63,8 +63,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class Writes:
+class Writes(Struct):
     """What one step appends.
 
     Attributes:

@@ -8,8 +8,9 @@ carried over to the next date.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.journal.ages import STEP_MS, Ages
 from edgehub.journal.lines import DAY_MS, CommitLines, event_name, move_keys, shown_priority
@@ -46,8 +47,7 @@ _EFFECT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Some lines of one commit.
 
     Attributes:

@@ -8,9 +8,10 @@ costs a date for each look and not all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.journal.lines import day_text
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 VOLUME_SHARE: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """Bounds of the journal's folder.
 
     Attributes:
@@ -38,8 +38,7 @@ class Bounds:
         return min(self.bytes_max, volume_bytes // VOLUME_SHARE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tidied:
+class Tidied(Struct, frozen=True, kw_only=True):
     """The result of one clean-up of the folder.
 
     Attributes:

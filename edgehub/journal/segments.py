@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.journal.lines import day_text
 from edgehub.storage.durable_files import make_folder, sync_folder, write_end
@@ -137,8 +137,7 @@ class Segment:
         return left == 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosedSegment:
+class ClosedSegment(Struct, frozen=True, kw_only=True):
     """A whole segment.
 
     Attributes:

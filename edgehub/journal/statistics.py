@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalStatistics:
+class JournalStatistics(Struct, frozen=True, kw_only=True):
     """The state of the journal.
 
     Attributes:

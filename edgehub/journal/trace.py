@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct, field
 
 from edgehub.journal.segments import OPEN
 
@@ -29,8 +29,7 @@ _SENT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class Passed(Struct, frozen=True, kw_only=True):
     """Which rows have overtaken one.
 
     Attributes:
@@ -42,8 +41,7 @@ class Passed:
     offset: int
 
 
-@dataclass(slots=True)
-class Trace:
+class Trace(Struct):
     """What was found.
 
     Attributes:
@@ -128,8 +126,7 @@ def document_of(line: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-@dataclass(slots=True)
-class Unread:
+class Unread(Struct):
     """Segments that could not be read to their end.
 
     Attributes:

@@ -7,8 +7,9 @@ Invariant: nothing is asked of a device that it has already.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from edgehub.lora.regions import required_snr_db
 
@@ -42,8 +43,7 @@ class _Sample(NamedTuple):
     power: int
 
 
-@dataclass(slots=True, eq=False)
-class AdrHistory:
+class AdrHistory(Struct, eq=False):
     """The last frames of a device in its session."""
 
     samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))

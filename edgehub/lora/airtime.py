@@ -5,16 +5,16 @@ Pure function.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 CODING_RATES: Final = {"4/5": 1, "4/6": 2, "4/7": 3, "4/8": 4}
 _LDRO_SYMBOL_MS: Final = 16.0
 """Symbols of at least this length are sent with the optimisation for low data rates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Airtime:
+class Airtime(Struct, frozen=True, kw_only=True):
     """The times of one frame, in milliseconds."""
 
     symbol_ms: float

@@ -7,13 +7,13 @@ as on a device's label. Counters are the full 32 bits, always.
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from cryptography.hazmat.primitives.cmac import CMAC
+from msgspec import Struct
 
 from edgehub.lora.frames import MIC_BYTES, Direction, FrameError, JoinAcceptFields
 
@@ -224,8 +224,7 @@ def join_accept_mic(keys: JoinKeys, mhdr: int, fields: JoinAcceptFields) -> byte
     return accept_mic(js_int_key(keys.nwk_key, keys.dev_eui), mhdr, fields.build(), prefix=prefix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LorawanSessionKeys:
+class LorawanSessionKeys(Struct, frozen=True, kw_only=True):
     """The keys of a session; in 1.0 the three network keys are one, NwkSKey."""
 
     f_nwk_s_int_key: bytes

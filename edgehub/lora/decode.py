@@ -5,8 +5,9 @@ Pure functions, for operators who look for a fault.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, to_builtins
 
 from edgehub.lora import crypto
 from edgehub.lora.frames import (
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 UPPER_HALVES_TRIED: Final = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameKeys:
+class FrameKeys(Struct, frozen=True, kw_only=True):
     """What is known of a frame's device.
 
     Attributes:
@@ -125,7 +125,7 @@ def _data(frame: DataFrame, keys: FrameKeys) -> dict[str, Any]:
     return document | {
         "f_cnt": f_cnt,
         "payload": plain.payload.hex(),
-        "commands": [asdict(command) for command in plain.commands],
+        "commands": [to_builtins(command) for command in plain.commands],
     }
 
 

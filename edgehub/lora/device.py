@@ -7,9 +7,10 @@ addresses upper-case ones, all as text, so that any source can hold them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
 
 from edgehub.lora.identifiers import dev_addr_text, eui_text, parse_eui
 
@@ -53,8 +54,7 @@ class DeviceClass(StrEnum):
     C = "C"  # always
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LorawanProfile:
+class LorawanProfile(Struct, frozen=True, kw_only=True):
     """Settings and root keys of a device.
 
     Attributes:
@@ -76,8 +76,7 @@ class LorawanProfile:
     decoder: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LorawanSession:
+class LorawanSession(Struct, frozen=True, kw_only=True):
     """Keys and counters of a session; in 1.0 the three network keys are one, NwkSKey.
 
     Attributes:
@@ -117,8 +116,7 @@ class DeviceFormError(ValueError):
     """A description of a device is wrong; the text says which member and why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceDescription:
+class DeviceDescription(Struct, frozen=True, kw_only=True):
     """A device as an operator or another network server describes it.
 
     Attributes:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.lora.device import DeviceDescription, DeviceFormError, parse_device
 
@@ -65,8 +66,7 @@ class DeviceListError(DeviceFormError):
         self.faults = faults
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class _Entry(Struct, frozen=True, kw_only=True):
     place: str
     members: Members
 

@@ -7,9 +7,10 @@ them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 MIC_BYTES: Final = 4
 PHY_PAYLOAD_MAX: Final = 255
@@ -57,8 +58,7 @@ def mhdr_of(m_type: MType) -> int:
     return m_type << 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataFrame:
+class DataFrame(Struct, frozen=True, kw_only=True):
     """A data frame, up or down.
 
     Attributes:
@@ -159,8 +159,7 @@ class DataFrame:
         return payload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequestFrame:
+class JoinRequestFrame(Struct, frozen=True, kw_only=True):
     """A join request."""
 
     mhdr: int = 0
@@ -185,8 +184,7 @@ class JoinRequestFrame:
         return self.signed_part() + self.mic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejoinRequestFrame:
+class RejoinRequestFrame(Struct, frozen=True, kw_only=True):
     """A rejoin request of LoRaWAN 1.1.
 
     Attributes:
@@ -221,8 +219,7 @@ class RejoinRequestFrame:
         return self.signed_part() + self.mic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAcceptFrame:
+class JoinAcceptFrame(Struct, frozen=True, kw_only=True):
     """A join accept as it is on air: all but its first byte is encrypted."""
 
     mhdr: int
@@ -233,8 +230,7 @@ class JoinAcceptFrame:
         return bytes([self.mhdr]) + self.encrypted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProprietaryFrame:
+class ProprietaryFrame(Struct, frozen=True, kw_only=True):
     """A frame whose contents LoRaWAN leaves open."""
 
     mhdr: int
@@ -250,8 +246,7 @@ Frame: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAcceptFields:
+class JoinAcceptFields(Struct, frozen=True, kw_only=True):
     """What a join accept says once it is decrypted.
 
     Attributes:

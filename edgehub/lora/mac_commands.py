@@ -7,8 +7,9 @@ is, and keeps what was read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct, field
 
 from edgehub.lora.frames import Direction, FrameError
 
@@ -144,8 +145,7 @@ _BY_NAME: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MacCommand:
+class MacCommand(Struct, frozen=True, kw_only=True):
     """One MAC command.
 
     Attributes:

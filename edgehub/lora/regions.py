@@ -6,8 +6,10 @@ Pure data and functions. Source: LoRaWAN Regional Parameters RP002-1.0.4, sectio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +40,7 @@ class DataRate(NamedTuple):
         return f"SF{self.sf}BW{self.bw_khz}" if self.sf else "FSK50"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class Region(Struct, frozen=True, kw_only=True):
     """One regional plan.
 
     Attributes:
@@ -106,8 +107,7 @@ class Region:
         return self.payload_max[dr] if dr < len(self.payload_max) else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedRegion(Region):
+class FixedRegion(Region, frozen=True, kw_only=True):
     """A plan with 64 channels of 125 kHz, 8 of 500 kHz, and 8 for downlinks.
 
     Attributes:

@@ -5,8 +5,10 @@ Pure functions on a session's keys, 1.0 or 1.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.lora import crypto
 from edgehub.lora.counters import full_counter
@@ -31,8 +33,7 @@ class UplinkRate(NamedTuple):
 NO_RATE: Final = UplinkRate(0, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainFrame:
+class PlainFrame(Struct, frozen=True, kw_only=True):
     """What a frame says.
 
     Attributes:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
+from msgspec import Struct
 
 from edgehub.devices.deadline import deadline
 from edgehub.errors import EdgeHubError
@@ -75,8 +75,7 @@ class MethodResult(NamedTuple):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodCall:
+class MethodCall(Struct, frozen=True, kw_only=True):
     """A call that keeps the limits of IoT Hub.
 
     Attributes:

@@ -21,8 +21,9 @@ import os
 import socket
 import ssl
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
+
+from msgspec import Struct
 
 from edgehub.errors import EdgeHubError, ProtocolError
 from edgehub.mqtt import client_packets, server_packets
@@ -88,8 +89,7 @@ class LinkError(EdgeHubError):
         self.connect_refused = connect_refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(Struct, frozen=True, kw_only=True):
     """Identity of the client, and limits of the server.
 
     Attributes:

@@ -11,8 +11,9 @@ Source: MQTT 5 and 3.1.1, sections 2.1, 3.3 and 3.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_packets import parse_acknowledgement, parse_server_packet
@@ -36,8 +37,7 @@ _NEVER: Final = -1
 _QOS: Final = 0x06
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class IncomingPublish:
+class IncomingPublish(Struct, kw_only=True, eq=False):
     """A PUBLISH from the server; if it has a packet id it waits for its acknowledgement.
 
     Attributes:

@@ -6,8 +6,9 @@ nothing but `ProtocolError` leaves a parser. Source: MQTT 3.1.1 and 5, section 3
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.fields import PACKET_ID_MAX, Reader, binary, packet
@@ -57,8 +58,7 @@ _CONNECT_CODES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connack:
+class Connack(Struct, frozen=True, kw_only=True):
     """CONNACK.
 
     Attributes:
@@ -100,8 +100,7 @@ class RefusedPublish(NamedTuple):
     senders: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suback:
+class Suback(Struct, frozen=True, kw_only=True):
     """SUBACK or UNSUBACK.
 
     Attributes:
@@ -112,20 +111,17 @@ class Suback:
     codes: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerPubrel:
+class ServerPubrel(Struct, frozen=True, kw_only=True):
     """PUBREL: the server has released a message of QoS 2."""
 
     packet_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pingresp:
+class Pingresp(Struct, frozen=True, kw_only=True):
     """PINGRESP."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerPubcomp:
+class ServerPubcomp(Struct, frozen=True, kw_only=True):
     """PUBCOMP: the server has a message of QoS 2 of the client."""
 
     packet_id: int

@@ -6,9 +6,10 @@ Owns the values of both protocol versions; pure. Source: MQTT 3.1.1 and 5, secti
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec import Struct
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.fields import decoded, variable
@@ -71,8 +72,7 @@ class UnsupportedLevelError(ProtocolError):
     """A CONNECT of a protocol level that the server does not speak."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Will:
+class Will(Struct, frozen=True, kw_only=True):
     """The message that the server publishes for a client that vanishes.
 
     Attributes:
@@ -88,8 +88,7 @@ class Will:
     properties: MessageProperties | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectProperties:
+class ConnectProperties(Struct, frozen=True, kw_only=True):
     """Properties of a CONNECT of MQTT 5.
 
     Attributes:
@@ -107,8 +106,7 @@ class ConnectProperties:
     authentication_method: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connect:
+class Connect(Struct, frozen=True, kw_only=True):
     """CONNECT.
 
     Attributes:
@@ -223,29 +221,25 @@ class Pubcomp(Acknowledgement):
 A = TypeVar("A", bound=Acknowledgement)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
+class Subscribe(Struct, frozen=True, kw_only=True):
     """SUBSCRIBE: filters with their options, in the client's order; see `subscription_options`."""
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsubscribe:
+class Unsubscribe(Struct, frozen=True, kw_only=True):
     """UNSUBSCRIBE."""
 
     packet_id: int
     filters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pingreq:
+class Pingreq(Struct, frozen=True, kw_only=True):
     """PINGREQ."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True, kw_only=True):
     """DISCONNECT of a client, in MQTT 5 also of a server.
 
     Attributes:

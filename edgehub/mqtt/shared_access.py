@@ -12,9 +12,10 @@ import base64
 import binascii
 import hmac
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 SCHEME: Final = "SharedAccessSignature"
 KEY_BYTES_MIN: Final = 16
@@ -25,11 +26,12 @@ _RESOURCE: Final = re.compile(r"[^/]+/devices/([^/]+)(?:/modules/([^/]+))?")
 _SECONDS: Final = re.compile(r"[0-9]{1,12}")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class SharedAccessKey:
+class SharedAccessKey(Struct, frozen=True):
     """A symmetric key."""
 
     value: bytes
+
+    __repr__ = object.__repr__  # A secret that gets into a log shows nothing.
 
     @classmethod
     def parse(cls, text: str) -> SharedAccessKey:
@@ -84,8 +86,7 @@ def resource_of(identity_id: str, username: str | None, host: str) -> str:
     return f"{host}/devices/{device_id}" + (f"/modules/{module_id}" if module_id else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedAccessSignature:
+class SharedAccessSignature(Struct, frozen=True, kw_only=True):
     """A signature that was read, and not checked yet.
 
     Attributes:

@@ -7,8 +7,10 @@ in pages, so that no number of devices makes an answer long.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
@@ -168,9 +170,9 @@ class DeviceOperations:
         }
         queue = self._devices.queues.known(device_id)
         if queue is not None:
-            document["queue"] = asdict(queue.statistics())
+            document["queue"] = to_builtins(queue.statistics())
         if device is not None:
-            document["connection"] = asdict(device.connection.statistics())
+            document["connection"] = to_builtins(device.connection.statistics())
         document["ledger"] = [
             self._entry(row) for row in await self._table.ledger(device_id, limit=20)
         ]
@@ -285,7 +287,7 @@ def _gateway_id(arguments: Arguments) -> str | None:
 
 def _profile_document(profile: DeviceProfile) -> dict[str, Any]:
     # What it has as a LoRaWAN device holds keys; `lora device show` has the rest of it.
-    document = asdict(profile)
+    document: dict[str, Any] = to_builtins(profile)
     del document["lora"]
     return document
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from edgehub.errors import EdgeHubError, StoreError
 from edgehub.operations.arguments import flag, text, texts
@@ -119,7 +120,7 @@ class JournalOperations:
         """Describe the journal."""
         if self._journal is None:
             return {"enabled": False}
-        return {"enabled": True, **asdict(self._journal.statistics())}
+        return {"enabled": True, **to_builtins(self._journal.statistics())}
 
     async def _write_newest(self, journal: Journal) -> None:
         """Write the lines of what happened last, or they would be missing; within some seconds."""

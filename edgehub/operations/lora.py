@@ -7,10 +7,10 @@ who may change devices.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from edgehub.devices.source import RADIO_ADDRESS
 from edgehub.lora.device import (

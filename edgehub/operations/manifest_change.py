@@ -7,8 +7,9 @@ the figure is an upper bound and says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.message import QueueId, queue_id
 from edgehub.operations.room import Demand, exceeded
@@ -31,8 +32,7 @@ DRAINS: Final = "drains"
 ORPHANED: Final = "orphaned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Present:
+class Present(Struct, frozen=True, kw_only=True):
     """What there is now.
 
     Attributes:

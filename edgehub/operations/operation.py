@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from edgehub.errors import EdgeHubError
 from edgehub.routes.tenant import Tenant
@@ -47,8 +48,7 @@ IN_BODY: Final = frozenset({ArgumentKind.FILE, ArgumentKind.TEXTS, ArgumentKind.
 """Kinds that a query string does not carry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """One argument.
 
     Attributes:
@@ -66,7 +66,6 @@ class Argument:
 
     name: str
     about: str
-    _: KW_ONLY
     kind: ArgumentKind = ArgumentKind.TEXT
     required: bool = False
     default: Any = None
@@ -164,8 +163,7 @@ _FITS: Final[dict[ArgumentKind, Callable[[Argument, Any], bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class Resource(Struct, frozen=True, kw_only=True):
     """The place of an operation in the HTTP API.
 
     Attributes:
@@ -183,8 +181,7 @@ class Resource:
     entity: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Struct, frozen=True, kw_only=True):
     """One operation.
 
     Attributes:

@@ -8,10 +8,10 @@ Source: RFC 9457 (problem details), RFC 9110 section 15 (status codes).
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NotRequired
 
+from msgspec import to_builtins
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from edgehub.device_bound.message import QueueDepthExceededError
@@ -109,7 +109,11 @@ class ProblemError(EdgeHubError):
             document["hint"] = self.hint
         if self.faults:
             document["faults"] = [
-                {name: value for name, value in asdict(fault).items() if value not in {"", None}}
+                {
+                    name: value
+                    for name, value in to_builtins(fault).items()
+                    if value not in {"", None}
+                }
                 | {"path": fault.path}
                 for fault in self.faults
             ]

@@ -8,10 +8,10 @@ caller, never "all that there is by now": rows up to an offset, letters by numbe
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.journal.lines import EVENTS, shown_priority
 from edgehub.journal.search import LINES_MAX, FoundLines, LineQuery
@@ -204,7 +204,8 @@ class QueueOperations:
             if "endpoint" in line:
                 number = Priority(line.get("priority", DEFAULT_PRIORITY))
                 line["queue"] = queue_id(EndpointId(line["endpoint"]), number)
-        return asdict(answer)
+        document: dict[str, Any] = to_builtins(answer)
+        return document
 
     async def _peek(self, arguments: Arguments) -> dict[str, Any]:
         name = arguments["queue"]

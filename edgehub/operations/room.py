@@ -5,8 +5,9 @@ Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from edgehub.store.caps import Cap
 from edgehub.store.limits import SMALL_FLOOR_SHARE
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from edgehub.store.caps import Caps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(Struct, frozen=True, kw_only=True):
     """The bounds of what waits.
 
     Attributes:
@@ -52,8 +52,7 @@ class Room:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True):
     """What would wait if nothing could leave.
 
     Attributes:

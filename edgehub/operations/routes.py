@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from edgehub.operations.arguments import document, flag, seconds, tenant, text, whole, wholes
 from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation, Resource
@@ -180,7 +181,7 @@ class RouteOperations:
         except StorageUnavailableError:
             # What this hub knows is worth an answer.
             states = ()
-        return {**view.document(), "instances": list(map(asdict, states))}
+        return {**view.document(), "instances": list(map(to_builtins, states))}
 
     async def _add(self, arguments: Arguments) -> dict[str, Any]:
         written = await self._table.add(arguments["body"], **_how(arguments))
@@ -219,7 +220,7 @@ class RouteOperations:
         return report.document()
 
     async def _instances(self, _arguments: Arguments) -> dict[str, Any]:
-        return {"instances": list(map(asdict, await self._table.instances()))}
+        return {"instances": list(map(to_builtins, await self._table.instances()))}
 
     async def _apply(self, arguments: Arguments) -> dict[str, Any]:
         applied = await self._table.apply_manifest(
@@ -228,7 +229,8 @@ class RouteOperations:
             expected_revision=arguments.get("expected_revision"),
             wait=arguments["wait"],
         )
-        return asdict(applied)
+        document: dict[str, Any] = to_builtins(applied)
+        return document
 
 
 def _how(arguments: Arguments) -> dict[str, Any]:

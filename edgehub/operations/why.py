@@ -7,8 +7,9 @@ what is not known is said to be unknown, never guessed.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from edgehub.journal.trace import Passed
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, queue_id
@@ -154,7 +155,7 @@ class Why:
             "endpoint_state": None if figures is None else figures.state,
             "endpoint_reason": "" if figures is None else figures.reason,
             "orphaned": orphaned,
-            "suspected": None if suspicion is None else asdict(suspicion),
+            "suspected": None if suspicion is None else to_builtins(suspicion),
             "narrow_rows": 0 if pump is None else pump.narrow_rows,
             "ttl_from": self._ttl_from(
                 row.routes,

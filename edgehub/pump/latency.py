@@ -6,8 +6,9 @@ too high, over any range, in constant memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _FINE_BITS: Final = 3
 _FINE: Final = 1 << _FINE_BITS
@@ -15,8 +16,7 @@ _MS_MAX: Final = (1 << 40) - 1
 _BUCKETS: Final = (40 - _FINE_BITS + 1) * _FINE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencySummary:
+class LatencySummary(Struct, frozen=True, kw_only=True):
     """Time from enqueue to confirmation.
 
     Attributes:

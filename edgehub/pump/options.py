@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PumpOptions:
+class PumpOptions(Struct, frozen=True, kw_only=True):
     """Bounds of one pump.
 
     Attributes:

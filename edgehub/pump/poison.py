@@ -10,9 +10,10 @@ connection lasted, without it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
 
 from edgehub.message import FailureKind
 from edgehub.pump.refused_senders import RefusedSenders, closed_text
@@ -52,8 +53,7 @@ class NextStep(StrEnum):
     HELD = "held"  # its sender's rows are held back; then it is sent alone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspicion:
+class Suspicion(Struct, frozen=True, kw_only=True):
     """The closes that are counted against a row.
 
     Attributes:
@@ -88,8 +88,7 @@ class CloseCounts(Protocol):
         """Remove the counts of a row that has left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blamed:
+class Blamed(Struct, frozen=True, kw_only=True):
     """The row that is blamed for a close of the connection and does not go back to its queue.
 
     Attributes:

@@ -7,10 +7,10 @@ hold has an end; bounded, the senders refused longest ago are forgotten first.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.endpoints.backoff import delay_s
 
@@ -29,8 +29,7 @@ _FIRST_EXPONENT: Final = 2
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedSender:
+class RefusedSender(Struct, frozen=True, kw_only=True):
     """A sender that is held back, for the status.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from edgehub.pump.refused_senders import RefusedSender
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PumpStatistics:
+class PumpStatistics(Struct, frozen=True, kw_only=True):
     """One pump at one moment.
 
     Attributes:

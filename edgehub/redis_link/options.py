@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from edgehub.storage.credentials import TlsOptions
 
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedisOptions:
+class RedisOptions(Struct, frozen=True, kw_only=True):
     """How Redis is reached; section `[redis]` of the settings.
 
     Attributes:

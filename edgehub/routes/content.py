@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.message import DEFAULT_PRIORITY
@@ -67,8 +69,7 @@ class InvalidRouteError(EdgeHubError):
         self.faults = tuple(faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteContent:
+class RouteContent(Struct, frozen=True, kw_only=True):
     """A checked route.
 
     Attributes:
@@ -86,8 +87,7 @@ class RouteContent:
     spec: RouteSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmittedRoute:
+class SubmittedRoute(Struct, frozen=True, kw_only=True):
     """A route that was submitted, checked.
 
     Attributes:

@@ -5,8 +5,9 @@ Pure: compares two checked manifests. A route keeps its identity by its name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from edgehub.message import EndpointId, Priority
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 Value = str | int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteLine:
+class RouteLine(Struct, frozen=True, kw_only=True):
     """One route as it is shown.
 
     Attributes:
@@ -35,8 +35,7 @@ class RouteLine:
     fallback_priority: Priority | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedRoute:
+class ChangedRoute(Struct, frozen=True, kw_only=True):
     """A route that differs between both manifests.
 
     Attributes:
@@ -57,8 +56,7 @@ class ChangedRoute:
         return not self.changes.keys() & {"source", "condition"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestDifference:
+class ManifestDifference(Struct, frozen=True, kw_only=True):
     """The changes from one manifest to another."""
 
     added: tuple[RouteLine, ...]

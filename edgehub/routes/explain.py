@@ -7,9 +7,10 @@ path, so that both agree.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, structs
 
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.codegen import compile_value
@@ -50,8 +51,7 @@ class RouteOutcome(StrEnum):
     UNDEFINED = "undefined"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteExplanation:
+class RouteExplanation(Struct, frozen=True, kw_only=True):
     """The result of one route for one message, and the reason.
 
     Attributes:
@@ -78,7 +78,7 @@ class RouteExplanation:
 
     def document(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        return asdict(self)
+        return structs.asdict(self)
 
 
 def explain_routing(table: RouteTable, message: Message) -> list[RouteExplanation]:

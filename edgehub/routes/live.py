@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.clock import between_slices
 from edgehub.errors import EdgeHubError
@@ -88,8 +88,7 @@ class RouteHost:
         """Record that a live route has ended."""
 
 
-@dataclass(slots=True, kw_only=True)
-class LiveRoute:
+class LiveRoute(Struct, kw_only=True):
     """One route that runs.
 
     Attributes:

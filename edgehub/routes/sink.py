@@ -7,8 +7,9 @@ and turns them into endpoint ids. The route table checks whether a named endpoin
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from edgehub.message import UPSTREAM, EndpointId, module_input
 from edgehub.routes.hints import PartFault, near_miss
@@ -21,8 +22,7 @@ _MODULE_PATH_PARTS: Final = 4
 _NO_TOPIC: Final = re.compile(r"[+#\x00-\x1f\x7f]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sink:
+class Sink(Struct, frozen=True, kw_only=True):
     """A checked sink.
 
     Attributes:

@@ -6,8 +6,9 @@ Owns the two forms, a path prefix (`/messages/modules/cam/*`) and an MQTT topic 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from edgehub.mqtt.topic_filter import filter_fault as topic_filter_fault
 from edgehub.mqtt.topic_filter import matches
@@ -22,8 +23,7 @@ _TWINS: Final = TWIN_CHANGES.strip("/").lower()
 _TELEMETRY: Final = ("messages", "modules", "*", "outputs", "*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathSource:
+class PathSource(Struct, frozen=True, kw_only=True):
     """All messages whose source begins with a path, ignoring case.
 
     Attributes:
@@ -41,8 +41,7 @@ class PathSource:
         return upper(self.prefix)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MqttSource:
+class MqttSource(Struct, frozen=True, kw_only=True):
     """All messages of a broker whose topic a filter matches, in its exact case.
 
     Attributes:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, to_builtins
 
 if TYPE_CHECKING:
     from edgehub.errors import ManifestFault
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from edgehub.routes.query.syntax import Route
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteRules:
+class RouteRules(Struct, frozen=True, kw_only=True):
     """How rows of one route are delivered; None = as the endpoint has it.
 
     Attributes:
@@ -31,8 +31,7 @@ class RouteRules:
     max_age_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteSpec:
+class RouteSpec(Struct, frozen=True, kw_only=True):
     """One route of a manifest.
 
     Attributes:
@@ -54,8 +53,7 @@ class RouteSpec:
     rules: RouteRules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Struct, frozen=True, kw_only=True):
     """A manifest without faults.
 
     Attributes:
@@ -86,8 +84,8 @@ class Manifest:
                     "route": spec.route.text,
                     "priority": spec.priority,
                     "ttl_ms": spec.ttl_ms,
-                    "recency": spec.recency and asdict(spec.recency),
-                    "rules": asdict(spec.rules),
+                    "recency": spec.recency and to_builtins(spec.recency),
+                    "rules": to_builtins(spec.rules),
                 }
                 for spec in self.routes
             },

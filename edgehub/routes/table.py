@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from copy import copy
-from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.errors import ManifestError
 from edgehub.message import NEVER_MS, EndpointId, RouteResult
@@ -42,8 +44,7 @@ SourceKey = tuple[str, str | MqttSource]
 """Tenant, and the prefix in comparable form or the topic filter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableEntry:
+class TableEntry(Struct, frozen=True, kw_only=True):
     """One live route in the table, with all its names.
 
     Attributes:

@@ -6,9 +6,10 @@ new setting is never ignored in silence. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from edgehub.settings.redaction import shown
@@ -54,8 +55,7 @@ LIVE_SECTIONS: Final = ("upstream", "endpoints")
 _NOTHING: Final = "nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingKey:
+class PendingKey(Struct, frozen=True, kw_only=True):
     """A setting that was changed and needs a restart.
 
     Attributes:
@@ -78,8 +78,7 @@ class PendingKey:
         return f"{self.key} {wanted} at the next restart; {now}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsChange:
+class SettingsChange(Struct, frozen=True, kw_only=True):
     """The way from the settings in force to those wanted.
 
     Attributes:

@@ -8,10 +8,12 @@ put in force as a whole; whatever is wrong anywhere is reported at once.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.decoders.scripts import read_scripts
 from edgehub.devices.identities import IdentityList, certificate_files, read_identity_list
@@ -73,8 +75,7 @@ class ConfigurationError(ConfigError):
         return "\n".join(str(fault) for fault in self.faults)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Struct, frozen=True, kw_only=True):
     """A configuration without faults.
 
     Attributes:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from edgehub.errors import ConfigError
@@ -81,8 +81,7 @@ class SettingsError(ConfigError):
         return "\n".join(str(fault) for fault in self.faults)
 
 
-@dataclass(slots=True, kw_only=True)
-class Origins:
+class Origins(Struct, kw_only=True):
     """Where values may have come from, best first: flags, environment, file.
 
     Attributes:

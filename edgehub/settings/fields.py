@@ -6,10 +6,10 @@ Owns the reading of the model that JSON Schema, example file and documentation s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 
+from msgspec import Struct
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -29,8 +29,7 @@ _UNITS: Final = (
 _WORDS: Final = {"mqtt": "MQTT", "http": "HTTP", "tls": "TLS", "ca": "CA", "qos0": "QoS 0"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingField:
+class SettingField(Struct, frozen=True, kw_only=True):
     """One key of one section.
 
     Attributes:

@@ -6,10 +6,10 @@ described here holds no secret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from pydantic import BaseModel
 
 from edgehub.settings.faults import is_in
@@ -35,8 +35,7 @@ class OriginKind(StrEnum):
     FLAG = "flag"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """Where a value came from.
 
     Attributes:
@@ -54,8 +53,7 @@ class Origin:
 DEFAULT: Final = Origin(kind=OriginKind.DEFAULT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedSettings:
+class LoadedSettings(Struct, frozen=True, kw_only=True):
     """Settings that were read.
 
     Attributes:

@@ -8,8 +8,9 @@ the disk, so the daemon calls it from a thread. Invariants: whatever is wrong wi
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
+
+from msgspec import Struct
 
 from edgehub.errors import ConfigError
 from edgehub.mqtt.shared_access import SharedAccessKey
@@ -48,8 +49,7 @@ class TlsKeys(CertificateKeys, Protocol):
         """Certificates that are trusted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
+class TlsOptions(Struct, frozen=True, kw_only=True):
     """How the peer proves itself, and how this hub does.
 
     Attributes:

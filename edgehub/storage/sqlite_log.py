@@ -17,13 +17,13 @@ import sqlite3
 import struct
 import sys
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from shutil import copyfile
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 import structlog
+from msgspec import Struct
 
 from edgehub.storage.durable_files import sync_folder
 
@@ -101,8 +101,7 @@ class LogHeader(NamedTuple):
         return data + _PAIR.pack(*checksum((0, 0), data, big=self.big))
 
 
-@dataclass(slots=True)
-class _Frame:
+class _Frame(Struct):
     """A frame behind those that SQLite accepts.
 
     Attributes:
@@ -143,8 +142,7 @@ class _NewFrame(NamedTuple):
     pages: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogDamage:
+class LogDamage(Struct, frozen=True):
     """What is wrong with a log, and what a whole one in its place holds.
 
     Attributes:

@@ -10,8 +10,9 @@ moving the past back (`ageing`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from edgehub.clock import HubTime
 from edgehub.store.options import ClockTrust, TtlWhileOff
@@ -56,8 +57,7 @@ class StoredBoot(NamedTuple):
 BOOT_COLUMNS: Final = ", ".join(StoredBoot._fields)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStatistics:
+class ClockStatistics(Struct, frozen=True, kw_only=True):
     """The state of the wall clock.
 
     Attributes:
@@ -75,8 +75,7 @@ class ClockStatistics:
     ageing: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerOff:
+class PowerOff(Struct, frozen=True, kw_only=True):
     """Time that the machine was off, to be added to the age of older rows.
 
     Attributes:

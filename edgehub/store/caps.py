@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Overflow(StrEnum):
@@ -25,8 +26,7 @@ class Cap(StrEnum):
     QUEUE_BYTES = "queue bytes"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
+class Caps(Struct, frozen=True, kw_only=True):
     """The caps in force; 0 = none.
 
     Attributes:

@@ -6,10 +6,10 @@ transaction that removes it from its queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS, EndpointId, FailureKind, Message, Priority, queue_id
 from edgehub.store.encoding import ROW_OVERHEAD_BYTES, decode_message, encode_header
@@ -29,8 +29,7 @@ REASON_CHARS_MAX: Final = 1000
 VOLUME_SHARE: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True, kw_only=True):
     """One dead letter.
 
     Attributes:

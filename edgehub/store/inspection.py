@@ -6,11 +6,11 @@ a search has a limit that its result reports.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS
 from edgehub.store.dead_letters import dead_offsets
@@ -35,16 +35,14 @@ SEARCH_ROWS_MAX: Final = 500_000
 PEEK_BYTES_MAX: Final = 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Copy(Struct, frozen=True, kw_only=True):
     """One row that is in the file, and the queue that it waits in."""
 
     queue: Queue
     row: Row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """The result of a search.
 
     Attributes:

@@ -8,11 +8,11 @@ count, and are never evicted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS
 from edgehub.store.caps import Cap, Overflow
@@ -48,8 +48,7 @@ OVERDRAFTS_OPEN: Final = 4
 """Times that, until the next commit, where others are evicted for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """The volume at one moment.
 
     Attributes:
@@ -63,8 +62,7 @@ class Space:
     spare: int
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """Rows and bytes that must be evicted, and the cap that they exceed."""
 
     rows: int

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec.structs import replace
 
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from edgehub.store.caps import Caps
 
@@ -27,8 +28,7 @@ class TtlWhileOff(StrEnum):
     PAUSE = "pause"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
+class StoreOptions(Struct, frozen=True, kw_only=True):
     """Settings of one store.
 
     Attributes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from typing_extensions import override
 
 from edgehub.journal.row_events import RowEvent, moved_to
@@ -34,8 +34,7 @@ SLICE_BYTES_MAX: Final = 4 * 2**20
 CALL_S_MAX: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
+class Removal(Struct, frozen=True, kw_only=True):
     """The result of one call.
 
     Attributes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.message import EndpointId, Priority
 from edgehub.storage.sqlite_transaction import in_transaction
@@ -37,8 +37,7 @@ COUNTED_ROWS_MAX: Final = 10_000
 """Queues up to this depth are counted at start; longer ones are judged by their ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class Recovered(Struct, frozen=True, kw_only=True):
     """The contents of the file.
 
     Attributes:

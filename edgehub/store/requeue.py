@@ -8,8 +8,9 @@ row into the queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import NEVER_MS, EndpointId, Priority
@@ -36,8 +37,7 @@ _Letter = tuple[int, str, int, int, int]
 """id, endpoint, priority, offset, bytes."""
 
 
-@dataclass(slots=True)
-class Released:
+class Released(Struct):
     """The result of one call.
 
     Attributes:

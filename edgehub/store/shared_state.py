@@ -7,8 +7,9 @@ changes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edgehub.store.pause import Pause
 
@@ -55,8 +56,7 @@ class Staleness:
         self.pause.cut()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedState:
+class SharedState(Struct, frozen=True, kw_only=True):
     """State that the parts of one open store share.
 
     Attributes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +37,7 @@ class RowState(StrEnum):
     EXPIRED = "expired"  # its time to live has ended; clean-up deletes it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStatistics:
+class QueueStatistics(Struct, frozen=True, kw_only=True):
     """One queue. Depth and bytes are those of the rows in the file, at any moment.
 
     Attributes:
@@ -74,8 +74,7 @@ class QueueStatistics:
     requeued_total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitStatistics:
+class LimitStatistics(Struct, frozen=True, kw_only=True):
     """A cap that is reached.
 
     Attributes:
@@ -95,8 +94,7 @@ class LimitStatistics:
     dropped: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreStatistics:
+class StoreStatistics(Struct, frozen=True, kw_only=True):
     """The whole store.
 
     Attributes:

@@ -7,8 +7,9 @@ most about 50 ms or 10 000 rows, so that no commit waits longer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from edgehub.journal.row_events import EventColumns
 from edgehub.message import NEVER_MS
@@ -111,8 +112,7 @@ class Target:
         self.queue.rows_moved_in(self.lowest, self.highest)
 
 
-@dataclass(slots=True)
-class StepResult:
+class StepResult(Struct):
     """The result of one step.
 
     Attributes:

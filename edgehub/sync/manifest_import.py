@@ -8,10 +8,10 @@ later a operator applies it, and only to the revision that the operator has seen
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec.structs import replace
 
 from edgehub.errors import ManifestError, ManifestFault
 from edgehub.routes.content import InvalidRouteError, content_hash, content_of

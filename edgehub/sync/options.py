@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from edgehub.routes.tenant import Tenant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
+class TableOptions(Struct, frozen=True, kw_only=True):
     """Options of the routing table.
 
     Attributes:

@@ -6,8 +6,9 @@ why.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from edgehub.sync.faults import (
     ConflictError,

@@ -9,10 +9,11 @@ changed since stays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.clock import between_slices
 from edgehub.sync.storage import Position, StoredRow
@@ -36,8 +37,7 @@ GATHERED_AT_ONCE: Final = 500
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True, kw_only=True):
     """A table that was put back.
 
     Attributes:

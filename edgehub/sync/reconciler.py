@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.clock import between_slices
 from edgehub.errors import EdgeHubError, ManifestFault
@@ -56,8 +57,7 @@ AWAY_S: Final = 0.25
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """A row that does not run as it should.
 
     Attributes:

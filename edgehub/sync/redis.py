@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.clock import between_slices
 from edgehub.redis_link.faults import RedisRefusedError, RedisUnavailableError
@@ -268,7 +269,7 @@ class RedisStorage:
 
     async def report(self, report: Report, *, expires_s: float) -> str:
         """Store this hub's report in place of its last one; it expires."""
-        document = asdict(report)
+        document = to_builtins(report)
         del document["age_ms"]
         text = orjson.dumps(document)
         expires_ms = round(expires_s * 1000)

@@ -8,10 +8,10 @@ on this hub when its caller is answered, or the answer has the reason why not.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from edgehub.routes.catch_all import lost_warnings
 from edgehub.routes.live import LiveRoutes

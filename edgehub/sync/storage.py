@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from msgspec import Struct
 
 from edgehub.routes.tenant import RouteKey, Tenant
 
@@ -32,8 +33,7 @@ _RAW: Final = re.compile(r"([0-9]{1,15}) ([^ ]*) ([01]) ([^ ]*) ([0-9]{1,15}) ([
 """Numbers of more digits would not fit into databases and answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class Begun(Struct, frozen=True, kw_only=True):
     """How a table was created.
 
     Attributes:
@@ -49,8 +49,7 @@ class Begun:
     root: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class Position(Struct, frozen=True, kw_only=True):
     """The position of a table.
 
     Attributes:
@@ -100,8 +99,7 @@ class Position:
         return (self.begun.epoch, self.begun.revision) < (held.epoch, held.revision)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRow:
+class StoredRow(Struct, frozen=True, kw_only=True):
     """One row.
 
     Attributes:
@@ -155,8 +153,7 @@ class StoredRow:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenRow:
+class BrokenRow(Struct, frozen=True, kw_only=True):
     """A row that cannot be read.
 
     Attributes:
@@ -173,8 +170,7 @@ class BrokenRow:
 Row = StoredRow | BrokenRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One change that is wanted.
 
     Attributes:
@@ -198,8 +194,7 @@ class Change:
     quota: int = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(Struct, frozen=True, kw_only=True):
     """The result of one change.
 
     Attributes:
@@ -213,8 +208,7 @@ class Stored:
     changed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteResult:
+class WriteResult(Struct, frozen=True, kw_only=True):
     """The result of a write.
 
     Attributes:
@@ -228,8 +222,7 @@ class WriteResult:
     stored: tuple[Stored, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True, kw_only=True):
     """One entry of the log: a key that has changed.
 
     Attributes:
@@ -247,8 +240,7 @@ class LogEntry:
     session: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The report of one hub.
 
     Attributes:
@@ -277,8 +269,7 @@ class Report:
 FAILED_SHOWN_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(Struct, frozen=True):
     """A sum over rows by which two tables are compared without reading them.
 
     The sum is of two numbers from the SHA-1 of each row, so it does not depend on the order; Redis

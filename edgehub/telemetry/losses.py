@@ -8,11 +8,11 @@ that the parts have, whatever clients do.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import Struct, field
 
 from edgehub.telemetry.plural import counted
 
@@ -47,8 +47,7 @@ LOOP_HINT: Final = (
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """One way in which messages are lost, as its part counts them.
 
     Attributes:

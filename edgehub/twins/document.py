@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from edgehub.errors import EdgeHubError
 
@@ -56,8 +57,7 @@ class TwinOwnedError(TwinError):
         super().__init__(409, f"what is desired of {client_id} is set at the peer upstream")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTwin:
+class ClientTwin(Struct, frozen=True, kw_only=True):
     """One twin.
 
     Attributes:

@@ -13,11 +13,11 @@ import asyncio
 import itertools
 import re
 import secrets
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 import structlog
+from msgspec.structs import replace
 
 from edgehub.devices.deadline import deadline
 from edgehub.devices.ids import split_sender

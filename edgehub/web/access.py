@@ -9,9 +9,10 @@ Source: RFC 6750 (bearer tokens).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.devices.token_file import Role
@@ -34,8 +35,7 @@ TENANT_PATHS: Final = ("/api/v1/routes",)
 _CHALLENGE: Final = 'Bearer realm="edgehub"'
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """Who asks.
 
     Attributes:

@@ -6,8 +6,9 @@ Owns the names: a row here is all that a new figure needs. They are part of what
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One number of the status.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edgehub.clock import ManualClock
 from edgehub.devices.affinity.data import Uplink

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from edgehub.sync.faults import TableLostError
 from edgehub.sync.plan import check_table, plan_write

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, nullcontext
 from copy import copy
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from edgehub.message import Message, Refusal, SendResult
 
 HUB_ID = "hub"
-LIMITS = {field.name for field in fields(ListenerLimits)}
+LIMITS = set(ListenerLimits.__struct_fields__)
 STORE_ID = "listenerhub2"
 
 

@@ -13,8 +13,9 @@ may take over one that has been open for `TAKE_OVER_S`: its winner has ended, or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,7 @@ OPEN_MAX: Final = 8
 """Open frames that are remembered of a device, the newest ones."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionRequest:
+class ElectionRequest(Struct, frozen=True, kw_only=True):
     """A hub's request to handle one message.
 
     Attributes:
@@ -46,8 +46,7 @@ class ElectionRequest:
     f_cnt_down: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionResult:
+class ElectionResult(Struct, frozen=True, kw_only=True):
     """The coordinator's answer to an `ElectionRequest`.
 
     Attributes:
@@ -83,8 +82,7 @@ class ElectedFrame(NamedTuple):
     f_cnt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownlinkClaim:
+class DownlinkClaim(Struct, frozen=True, kw_only=True):
     """A hub's wish to send a message to a device on its own account (class C).
 
     Attributes:
@@ -100,8 +98,7 @@ class DownlinkClaim:
     f_cnt_down: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinClaim:
+class JoinClaim(Struct, frozen=True, kw_only=True):
     """One hub's wish to answer one join request.
 
     Attributes:
@@ -115,8 +112,7 @@ class JoinClaim:
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     """The message to a hub that it no longer owns a device.
 
     Attributes:
@@ -132,8 +128,7 @@ class Notice:
     owner: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoticeBatch:
+class NoticeBatch(Struct, frozen=True, kw_only=True):
     """What a hub's stream holds behind a position.
 
     Attributes:

@@ -9,9 +9,11 @@ group, and its counter is written after the commit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.coordinator import ElectedFrame, ElectionRequest
 from edgehub.devices.affinity.counters import CounterCheck, check_counter
@@ -38,8 +40,7 @@ OPEN_PAUSE_S_MAX: Final = 1.0
 """After such pauses a hub that lost asks whether the frame is stored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uplink:
+class Uplink(Struct, frozen=True, kw_only=True):
     """A data frame as a head received it.
 
     Attributes:

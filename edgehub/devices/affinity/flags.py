@@ -8,9 +8,10 @@ changes nothing.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,7 @@ class Ownership(StrEnum):
     LOSER = "loser"  # refused, or notified that another hub took it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
+class Flag(Struct, frozen=True, kw_only=True):
     """Ownership, and the election from which it is known (0 = from none)."""
 
     ownership: Ownership
@@ -40,8 +40,7 @@ FLAGS_MAX: Final = 100_000
 NO_FLAG: Final = Flag(ownership=Ownership.UNKNOWN)
 
 
-@dataclass(slots=True, kw_only=True)
-class StoredAffinity:
+class StoredAffinity(Struct, kw_only=True):
     """What was kept: flags by device, and the position up to which notices were read."""
 
     flags: dict[str, Flag] = field(default_factory=dict)
@@ -62,8 +61,7 @@ class Cause(StrEnum):
     TAKEN_OVER = "taken_over"  # its upstream session went to another hub
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnershipChange:
+class OwnershipChange(Struct, frozen=True, kw_only=True):
     """A change of ownership, for the ledger.
 
     Attributes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from edgehub.devices.affinity.coordinator import (
     OPEN_MAX,
@@ -55,14 +56,12 @@ At the owner it is none: each hub receives a device's frames in their order.
 """
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     hub_id: str
     since_s: float
 
 
-@dataclass(slots=True, kw_only=True)
-class Record:
+class Record(Struct, kw_only=True):
     """What the coordinator knows of a device.
 
     Attributes:

@@ -9,10 +9,11 @@ refused has no flag changed, opens nothing, and loads the device before its next
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.coordinator import JoinClaim
 from edgehub.devices.affinity.outcome import FrameOutcome, Reason, Result
@@ -30,8 +31,7 @@ DEV_NONCES_MAX = 1024
 """Nonces remembered per device, the oldest leaves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinRequest:
+class JoinRequest(Struct, frozen=True, kw_only=True):
     """A join request as a head received it.
 
     Attributes:

@@ -6,9 +6,10 @@ a `DeviceError` instead, which has a `reason` too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from edgehub.devices.affinity.stored_frames import Commit, StoredFrame
@@ -39,8 +40,7 @@ class Reason(StrEnum):
     NOT_OWNER = "not_owner"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameOutcome:
+class FrameOutcome(Struct, frozen=True, kw_only=True):
     """What became of one frame at this hub.
 
     Attributes:
@@ -71,8 +71,7 @@ class FrameOutcome:
     is_open: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handling:
+class Handling(Struct, frozen=True, kw_only=True):
     """What the head is to do with a frame that was elected.
 
     Attributes:

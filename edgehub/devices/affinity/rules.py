@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AffinityRules:
+class AffinityRules(Struct, frozen=True, kw_only=True):
     """How this hub behaves towards the others.
 
     Attributes:

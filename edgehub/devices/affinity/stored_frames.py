@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
+from msgspec import Struct
 
 from edgehub.devices.affinity.coordinator import ElectedFrame
 from edgehub.devices.faults import DeviceSourceError, MessageRefusedError
@@ -41,8 +41,7 @@ log = structlog.get_logger(__name__)
 _COLUMNS: Final = "device_id, session, generation, f_cnt, saved_f_cnt, key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFrame:
+class StoredFrame(Struct, frozen=True, kw_only=True):
     """A frame whose message was stored.
 
     Attributes:

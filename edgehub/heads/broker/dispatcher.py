@@ -8,8 +8,9 @@ subscribe to it too; any other one goes to the routes, once, however many subscr
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from edgehub.errors import ProtocolError
 from edgehub.heads.broker.statistics import BrokerDrop
@@ -80,8 +81,7 @@ class _Block(NamedTuple):
     given: MessageProperties | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerDependencies:
+class BrokerDependencies(Struct, frozen=True, kw_only=True):
     """Parts of the hub that the broker head uses.
 
     Attributes:

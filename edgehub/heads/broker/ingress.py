@@ -9,9 +9,10 @@ bound, and beyond that at the broker; nothing is acknowledged across connections
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.clock import Clock, Timer, TimerHandle
 from edgehub.heads.broker.statistics import BrokerDrop
@@ -74,8 +75,7 @@ class Load:
             self.emptied()
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(Struct, eq=False):
     incoming: IncomingPublish
     is_waiting: bool = False
     is_settled: bool = False

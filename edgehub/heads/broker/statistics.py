@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.telemetry.losses import Loss
 
@@ -62,8 +63,7 @@ class BrokerCounters:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStatistics:
+class BrokerStatistics(Struct, frozen=True, kw_only=True):
     """The broker head at one moment.
 
     Attributes:

@@ -12,13 +12,13 @@ import base64
 import binascii
 import difflib
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 import orjson
+from msgspec import Struct
 
 from edgehub.devices.ids import ID_RULE, is_device_id, split_sender
 from edgehub.heads.http.limits import BATCH_MESSAGES_MAX
@@ -67,8 +67,7 @@ _MODULE_LEVELS: Final = 6
 _NO_ENCODING: Final = {"", "identity"}
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The sender, by the path of a request.
 
     Attributes:

@@ -11,11 +11,11 @@ means of request smuggling, end the connection.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import httptools
+from msgspec import Struct, field
 
 from edgehub.heads.http.problem import RequestError
 from edgehub.http1.rules import OLD, allow_versions
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 _UPGRADE_HEADERS: Final = {b"connection", b"upgrade", b"http2-settings"}
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(Struct, eq=False):
     """One request.
 
     Attributes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.devices.password_checks import TooManyChecksError
@@ -36,8 +37,7 @@ _SIGNATURE: Final = SCHEME.lower().encode()
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="edgehub", charset="UTF-8"'),)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedClient:
+class VerifiedClient(Struct, frozen=True):
     """A client whose password, signature or certificate was verified.
 
     Attributes:

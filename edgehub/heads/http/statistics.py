@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edgehub.telemetry.losses import LOOP_HINT, LOOP_LOSS, ON_BEHALF_HINT, ON_BEHALF_LOSS, Loss
 
@@ -55,8 +56,7 @@ class HttpCounters:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpStatistics:
+class HttpStatistics(Struct, frozen=True, kw_only=True):
     """A snapshot of the head.
 
     Attributes:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.faults import DeviceError
@@ -80,8 +82,7 @@ class WaitingMessage(Protocol):
         """Return what is called when it leaves this process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectMessage:
+class DirectMessage(Struct, frozen=True, kw_only=True):
     """A message to a device that always listens; implements `WaitingMessage`."""
 
     message: Message
@@ -119,21 +120,18 @@ class WaitingMessages(Protocol):
         """Send messages as they come: the device always listens."""
 
 
-@dataclass(slots=True, eq=False)
-class _Reserved:
+class _Reserved(Struct, eq=False):
     session: str
     following: int
     limit: int
 
 
-@dataclass(slots=True, eq=False)
-class _Unacknowledged:
+class _Unacknowledged(Struct, eq=False):
     settle: Settle
     timer: TimerHandle | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ApplicationData:
+class _ApplicationData(Struct, frozen=True, kw_only=True):
     """The application's part of a downlink."""
 
     f_port: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from edgehub.telemetry.log_limit import LogLimit
 
 
-@dataclass(slots=True, kw_only=True)
-class StationContext:
+class StationContext(Struct, kw_only=True):
     """What the connections of stations share.
 
     Attributes:

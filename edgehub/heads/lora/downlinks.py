@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.devices.deadline import deadline
 from edgehub.lora.identifiers import dashed_eui
@@ -36,8 +37,7 @@ _PRIORITY: Final = 25
 _DIID_MAX: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(Struct, frozen=True, kw_only=True):
     """When and how a device listens.
 
     Attributes:
@@ -68,8 +68,7 @@ def windows_of(region: Region, delay_s: int, lora: LorawanSession | None = None)
     )
 
 
-@dataclass(slots=True, eq=False)
-class _InFlight:
+class _InFlight(Struct, eq=False):
     station: int
     sent: asyncio.Future[None]
 

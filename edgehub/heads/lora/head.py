@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.devices.server_tls import RenewableTls
 from edgehub.heads.binding import ListeningPort
@@ -43,8 +43,7 @@ SPARE_CONNECTIONS: Final = 32
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoraStatistics:
+class LoraStatistics(Struct, frozen=True, kw_only=True):
     """Stations and frames at one moment.
 
     Attributes:

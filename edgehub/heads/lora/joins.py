@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.affinity.outcome import Reason, Result
@@ -46,8 +47,7 @@ KEPT_MAX: Final = 20_000
 """Devices whose last accept is kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
+class NetworkOptions(Struct, frozen=True, kw_only=True):
     """How devices are answered.
 
     Attributes:
@@ -67,8 +67,7 @@ class NetworkOptions:
     scripts: Mapping[str, DecoderScript]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepted:
+class _Accepted(Struct, frozen=True, kw_only=True):
     mic: bytes
     session: str
     phy_payload: bytes

@@ -9,8 +9,10 @@ answer until the device has answered, and forgotten with its session or the hub.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from edgehub.lora.adr import AdrHistory, RadioSettings
 from edgehub.lora.channels import masks_72
@@ -39,8 +41,7 @@ _RX_PARAM: Final = ("channel_ack", "rx2_data_rate_ack", "rx1_dr_offset_ack")
 _ACKS: Final = ("channel_mask_ack", "data_rate_ack", "power_ack")
 
 
-@dataclass(slots=True, eq=False)
-class _Radio:
+class _Radio(Struct, eq=False):
     """What is known of a device in one session."""
 
     session: str

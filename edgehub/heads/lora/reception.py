@@ -8,8 +8,9 @@ the same bytes without end costs nothing after the first few.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from edgehub.lora.frames import FrameError
 
@@ -29,8 +30,7 @@ _SNR_ENOUGH_DB: Final = 10.0
 """Above this the signal strength decides between stations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StationReception:
+class StationReception(Struct, frozen=True, kw_only=True):
     """One copy, as one station heard it.
 
     Attributes:
@@ -88,8 +88,7 @@ def parse_reception(
     )
 
 
-@dataclass(slots=True, eq=False)
-class Transmission:
+class Transmission(Struct, eq=False):
     """A frame, once on air.
 
     Attributes:
@@ -111,8 +110,7 @@ class Transmission:
         return sorted(self.by_station.values(), key=lambda copy: copy.quality, reverse=True)
 
 
-@dataclass(slots=True, eq=False)
-class _Recent:
+class _Recent(Struct, eq=False):
     transmission: Transmission
     since_s: float
     copies: dict[int, int] = field(default_factory=dict)

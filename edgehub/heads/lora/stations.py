@@ -6,8 +6,9 @@ and the end of an older one does not remove it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
 
 from edgehub.lora.identifiers import eui_text
 
@@ -35,8 +36,7 @@ class StationLink(Protocol):
         """Close it."""
 
 
-@dataclass(slots=True, eq=False)
-class Station:
+class Station(Struct, eq=False):
     """One station that may connect.
 
     Attributes:

@@ -7,9 +7,10 @@ leaves the session as it is and sends no will.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edgehub.heads.mqtt.deliveries import Deliveries, Terms
 from edgehub.heads.mqtt.ingress import Ingress
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.packets import Connect, Disconnect
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ConnectedClient:
+class ConnectedClient(Struct, kw_only=True, eq=False):
     """A signed-in client with the parts of its connection.
 
     Attributes:

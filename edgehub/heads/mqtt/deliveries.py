@@ -9,8 +9,9 @@ in flight.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.clock import Clock, Timer
 from edgehub.message import DELIVERED, FailureKind, RefusedByClient, SendResult
@@ -56,8 +57,7 @@ _REFUSED: Final[dict[int, FailureKind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """Limits of the client.
 
     Attributes:
@@ -71,8 +71,7 @@ class Terms:
     packet_bytes_max: int | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Delivery:
+class _Delivery(Struct, eq=False):
     name: bytes
     message: Message
     options: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
 
@@ -20,8 +21,7 @@ BACKLOG: Final = 1024
 """TCP connections that may wait to be accepted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerLimits:
+class ListenerLimits(Struct, frozen=True, kw_only=True):
     """Limits of the listener.
 
     Attributes:

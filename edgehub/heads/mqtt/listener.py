@@ -8,10 +8,10 @@ every message taken before is acknowledged or will be sent again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from edgehub.errors import StartupError
 from edgehub.heads.mqtt.context import ListenerContext
@@ -331,7 +331,7 @@ class MqttListener:
         sessions, space = self.context.sessions, self.context.space
         documents = []
         for client_id in sessions.page(after, limit):
-            document = asdict(sessions.info(client_id))
+            document = to_builtins(sessions.info(client_id))
             connection = sessions.get(client_id)
             if connection is not None:
                 document["subscriptions"] = len(connection.subscriptions)

@@ -10,10 +10,10 @@ comes back.)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.store.row_changes import RowChanges
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _MS_PER_S = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredSession:
+class StoredSession(Struct, frozen=True, kw_only=True):
     """One session.
 
     Attributes:

@@ -9,8 +9,9 @@ session, that of the anonymous client that has been absent longest is evicted.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.mqtt.received import RECEIVED_MAX, ReceivedIds
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.will import PendingWills
 
 
-@dataclass(slots=True, eq=False)
-class _Session:
+class _Session(Struct, eq=False):
     """A session that outlives its connection.
 
     Attributes:
@@ -53,8 +53,7 @@ class _Session:
     timer: TimerHandle | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(Struct, frozen=True, kw_only=True):
     """The session that a client finds when it connects.
 
     Attributes:
@@ -68,8 +67,7 @@ class Admitted:
     received: ReceivedIds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
+class SessionInfo(Struct, frozen=True, kw_only=True):
     """One session, connected or stored.
 
     Attributes:

@@ -8,9 +8,10 @@ to a client without its password, a signature made with its key, or a certificat
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from edgehub.devices.ids import split_sender
 from edgehub.devices.password_checks import TooManyChecksError
@@ -59,8 +60,7 @@ class SignInError(EdgeHubError):
         self.reason_code = reason_code or _REASON_CODES[code]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserName:
+class UserName(Struct, frozen=True, kw_only=True):
     """A parsed user name.
 
     Attributes:
@@ -72,8 +72,7 @@ class UserName:
     model_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedInClient:
+class SignedInClient(Struct, frozen=True, kw_only=True):
     """A signed-in client.
 
     Attributes:

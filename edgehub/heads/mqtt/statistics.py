@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.telemetry.losses import (
     LOOP_HINT,
@@ -145,8 +146,7 @@ class ListenerCounters:
         self.delivered_total += 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerStatistics:
+class ListenerStatistics(Struct, frozen=True, kw_only=True):
     """A snapshot of the listener.
 
     Attributes:

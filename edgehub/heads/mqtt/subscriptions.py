@@ -7,8 +7,9 @@ each once, and in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edgehub.heads.mqtt.topics import client_prefixes, input_prefixes
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     Follower = Callable[[str, bool], None]
 
 
-@dataclass(slots=True, eq=False)
-class _Watch:
+class _Watch(Struct, eq=False):
     changed: Callable[[bool], None]
     connected: bool
 

@@ -6,9 +6,10 @@ messages of its topic, so neither it nor its dictionaries are ever changed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.devices.ids import is_device_id, split_sender
 from edgehub.message import message_source
@@ -84,8 +85,7 @@ _OWN_TOPICS: Final = {
 _OWN_PREFIXES: Final = {prefix: topic for topic, prefix in _OWN_TOPICS.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(Struct, frozen=True, kw_only=True):
     """A parsed topic filter of the dialect.
 
     Attributes:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import orjson
+from msgspec import Struct
 
 from edgehub.errors import EdgeHubError
 from edgehub.telemetry.log_limit import LogLimit
@@ -31,8 +31,7 @@ _SIGN_LEVELS: Final = 5
 """`modules`, the module, `genid`, its generation, `sign`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """Who asks.
 
     Attributes:

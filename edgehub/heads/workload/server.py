@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import socket
 import struct
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 import orjson
+from msgspec import Struct
 
 from edgehub.clock import Clock, Timer
 from edgehub.errors import StartupError
@@ -37,8 +37,7 @@ _PEER: Final = struct.Struct("3i")
 """Process, user and group of the peer (SO_PEERCRED)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadStatistics:
+class WorkloadStatistics(Struct, frozen=True, kw_only=True):
     """A snapshot.
 
     Attributes:

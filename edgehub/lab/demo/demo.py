@@ -10,9 +10,10 @@ import asyncio
 import json
 import secrets
 from collections import deque
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.clock import SystemClock
 from edgehub.devices.identity_file import Identity, changing
@@ -61,8 +62,7 @@ class DemoError(EdgeHubError):
     """The demonstration could not go on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What the command line asks for.
 
     Attributes:

@@ -6,9 +6,10 @@ send, and less than it can carry over a whole round, so that every round starts 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,7 @@ class Kind(StrEnum):
     BULK = "bulk"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Struct, frozen=True, kw_only=True):
     """The messages of one kind.
 
     Attributes:

@@ -7,8 +7,9 @@ verdict judges come from the same figures.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.lab.demo.ledger import quantile
 from edgehub.lab.demo.scenario import PRIORITIES
@@ -25,8 +26,7 @@ METER_WINDOW_S: Final = 3.0
 BACKLOG_ROWS: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueFigures:
+class QueueFigures(Struct, frozen=True, kw_only=True):
     """What the gateway and the collector say of one priority."""
 
     priority: int
@@ -39,8 +39,7 @@ class QueueFigures:
     p99_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """Everything that is shown at one moment.
 
     Attributes:

@@ -5,8 +5,9 @@ Pure functions over the books and the last snapshot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.lab.demo.ledger import quantile
 from edgehub.lab.demo.scenario import PRIORITIES, Kind
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 ALARM_P99_MAX_S: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """How it went.
 
     Attributes:

@@ -6,8 +6,10 @@ a counter that is new.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.lora import crypto
 from edgehub.lora.counters import full_counter
@@ -35,8 +37,7 @@ FREQUENCY_HZ: Final = 868_100_000
 _RATE: Final = UplinkRate(DATA_RATE, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivedDownlink:
+class ReceivedDownlink(Struct, frozen=True, kw_only=True):
     """An answer as its device reads it.
 
     Attributes:

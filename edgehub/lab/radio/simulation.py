@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import hashlib
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from websockets.exceptions import WebSocketException
 
 from edgehub.clock import SystemClock
@@ -44,8 +44,7 @@ _LEAD_S: Final = 0.02
 """What Basics Station needs before a window."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RadioOptions:
+class RadioOptions(Struct, frozen=True, kw_only=True):
     """What is simulated.
 
     Attributes:
@@ -73,8 +72,7 @@ class RadioOptions:
     token: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RadioResult:
+class RadioResult(Struct, frozen=True, kw_only=True):
     """What became of it.
 
     Attributes:

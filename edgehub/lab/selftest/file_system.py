@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
@@ -22,8 +23,7 @@ _PASSED_ON: Final = frozenset({"9p", "virtiofs", "fuse", "fuseblk", "vboxsf"})
 _NO_JOURNAL: Final = frozenset({"vfat", "msdos", "exfat", "ext2"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSystem:
+class FileSystem(Struct, frozen=True, kw_only=True):
     """Where the test ran.
 
     Attributes:

@@ -7,9 +7,10 @@ may be there or not, one with a PUBACK must be.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
 
 from edgehub.lab.selftest.ledger import is_kept
 
@@ -40,8 +41,7 @@ class _Class(Enum):
     UNKNOWN = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class Findings(Struct, frozen=True, kw_only=True):
     """What became of the messages.
 
     Attributes:

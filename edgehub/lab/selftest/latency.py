@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.errors import StartupError
 from edgehub.lab.selftest.scratch import SelfTestError
@@ -39,8 +40,7 @@ _RESULTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
+class Latency(Struct, frozen=True, kw_only=True):
     """Times of one kind of step.
 
     Attributes:
@@ -67,8 +67,7 @@ class Latency:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskLatency:
+class DiskLatency(Struct, frozen=True, kw_only=True):
     """What was measured.
 
     Attributes:

@@ -6,9 +6,10 @@ each time.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, to_builtins
 
 from edgehub.lab.selftest.latency import GROUP_ROWS
 
@@ -26,8 +27,7 @@ SYNC_TOO_QUICK_MS: Final = 0.05
 """A flash cell is not programmed, nor a platter turned, in less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """What a self-test found.
 
     Attributes:
@@ -82,17 +82,17 @@ class Report:
             "remarks": self.remarks,
             "not_tested": NOT_TESTED,
             "directory": self.directory,
-            "file_system": asdict(self.file_system),
-            "fsync": asdict(latency.fsync),
-            "fdatasync": asdict(latency.fdatasync),
-            "commit": asdict(latency.commit),
-            "group_commit": {"rows": GROUP_ROWS, **asdict(latency.group_commit)},
+            "file_system": to_builtins(self.file_system),
+            "fsync": to_builtins(latency.fsync),
+            "fdatasync": to_builtins(latency.fdatasync),
+            "commit": to_builtins(latency.commit),
+            "group_commit": {"rows": GROUP_ROWS, **to_builtins(latency.group_commit)},
             "rate_single_per_s": latency.rate_single_per_s,
             "rate_group_per_s": latency.rate_group_per_s,
             "kills": self.kills,
             "first_start_s": round(self.starts_s[0], 3),
             "starts_after_kill_s": [round(start_s, 3) for start_s in after_kills],
-            **asdict(self.findings),
+            **to_builtins(self.findings),
             "integrity": list(self.integrity),
             "elapsed_s": round(self.elapsed_s, 1),
         }

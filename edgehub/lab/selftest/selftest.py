@@ -7,8 +7,9 @@ no process behind, however it ends.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.lab.selftest.device import DEVICES, Device
 from edgehub.lab.selftest.evidence import present
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What the command line asks for.
 
     Attributes:

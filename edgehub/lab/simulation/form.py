@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
+from msgspec import Struct
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -262,8 +262,7 @@ class _ScenarioForm(_Form):
     events: list[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """A whole scenario.
 
     Attributes:

@@ -6,8 +6,9 @@ Owns the parts of a hub that deal with devices, put together as in the daemon.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.flags import Flag, Flags, InProcessAffinityStore, StoredAffinity
 from edgehub.devices.affinity.notices import NoticeReader

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.coordinator import Coordinator, Notice
 from edgehub.devices.affinity.in_process import InProcessCoordinator

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from edgehub.clock import ManualClock
 from edgehub.devices.affinity.data import Uplink

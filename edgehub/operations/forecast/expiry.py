@@ -7,10 +7,10 @@ and ends when the oldest row has half of its time left, or the queue is empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.errors import StoreCorruptError, StoreError
 from edgehub.message import NEVER_MS
@@ -31,8 +31,7 @@ WARNINGS_PER_LOOK: Final = 10
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OldestRow:
+class OldestRow(Struct, frozen=True, kw_only=True):
     """The oldest row of a queue.
 
     Attributes:

@@ -6,9 +6,10 @@ Invariant: nothing is said that was not measured; a load that the link cannot ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,7 @@ class DrainState(StrEnum):
     UNKNOWN = "unknown"  # not measured yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class Drain(Struct, frozen=True, kw_only=True):
     """When a queue will be empty.
 
     Attributes:
@@ -44,8 +44,7 @@ class Drain:
         return {"state": self.state, "seconds": self.seconds}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLoad:
+class QueueLoad(Struct, frozen=True, kw_only=True):
     """One queue of an endpoint.
 
     Attributes:
@@ -59,8 +58,7 @@ class QueueLoad:
     inflow_bytes_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRate:
+class LinkRate(Struct, frozen=True, kw_only=True):
     """What an endpoint can carry.
 
     Attributes:

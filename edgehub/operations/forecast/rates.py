@@ -7,8 +7,9 @@ Invariant: a rate is given only over a span that was really measured.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,8 +21,7 @@ SAMPLE_S: Final = 10.0
 SPAN_S: Final = 300.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class Rate(Struct, frozen=True, kw_only=True):
     """What one queue took in on average.
 
     Attributes:

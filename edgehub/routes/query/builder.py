@@ -6,12 +6,12 @@ recursion, since a tree may be deeper than Python's stack.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lark import Token
 from lark.visitors import Transformer_NonRecursive
+from msgspec.structs import replace
 
 from edgehub.errors import RouteFaultKind
 from edgehub.routes.hints import PartFault

@@ -9,7 +9,6 @@ nor false. Invariant: a piece of code reads no name that was not made here or in
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from edgehub.routes.query.comparisons import COMPARISONS, emit_comparison
@@ -74,9 +73,9 @@ def _body_shape(expression: BodyValue) -> Shape:
 
 def _shape(expression: Expression) -> Shape:
     own = tuple(
-        getattr(expression, field.name)
-        for field in fields(expression)
-        if field.name not in ("span", "depth", "left", "right", "operand", "operands", "arguments")
+        getattr(expression, name)
+        for name in expression.__struct_fields__
+        if name not in ("span", "depth", "left", "right", "operand", "operands", "arguments")
     )
     # A literal counts as it is written: to Python, True and 1.0 are equal, and so are 0.0 and -0.0.
     written = repr(expression.value) if isinstance(expression, Literal) else ""

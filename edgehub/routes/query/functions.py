@@ -5,9 +5,10 @@ Owns the one table of signatures that type checks and generated code share. Name
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.routes.query import values
 
@@ -27,8 +28,7 @@ class ValueType(StrEnum):
     FAULTY = "faulty"  # of an expression with a fault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overload:
+class Overload(Struct, frozen=True, kw_only=True):
     """One way to call a function.
 
     Attributes:

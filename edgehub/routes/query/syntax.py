@@ -6,8 +6,9 @@ carries its static type and its place in the route text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from edgehub.errors import RouteFault
@@ -19,16 +20,14 @@ if TYPE_CHECKING:
     Step = str | int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """A piece of the route text: offsets of its first character and of the one after its last."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """The attributes of all expressions.
 
     Attributes:
@@ -42,22 +41,19 @@ class Node:
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Literal(Node):
+class Literal(Node, frozen=True, kw_only=True):
     """A constant."""
 
     value: Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppProperty(Node):
+class AppProperty(Node, frozen=True, kw_only=True):
     """An application property, looked up ignoring case."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemProperty(Node):
+class SystemProperty(Node, frozen=True, kw_only=True):
     """A system property by `$name`.
 
     Attributes:
@@ -69,8 +65,7 @@ class SystemProperty(Node):
     app_name: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyValue(Node):
+class BodyValue(Node, frozen=True, kw_only=True):
     """A value of the JSON body.
 
     Attributes:
@@ -82,16 +77,14 @@ class BodyValue(Node):
     app_name: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Node):
+class Call(Node, frozen=True, kw_only=True):
     """A function with its arguments; `||` is one as well."""
 
     overload: Overload
     arguments: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic(Node):
+class Arithmetic(Node, frozen=True, kw_only=True):
     """`+ - * / %` of two operands."""
 
     operator: str
@@ -99,15 +92,13 @@ class Arithmetic(Node):
     right: Expression
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Negation(Node):
+class Negation(Node, frozen=True, kw_only=True):
     """Unary minus."""
 
     operand: Expression
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Node):
+class Comparison(Node, frozen=True, kw_only=True):
     """`= != < <= > >=` of two operands (`<>` is written `!=` here)."""
 
     operator: str
@@ -115,15 +106,13 @@ class Comparison(Node):
     right: Expression
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Not(Node):
+class Not(Node, frozen=True, kw_only=True):
     """Logical negation."""
 
     operand: Expression
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logic(Node):
+class Logic(Node, frozen=True, kw_only=True):
     """A chain of ANDs or of ORs.
 
     Attributes:
@@ -135,8 +124,7 @@ class Logic(Node):
     operands: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coalesce(Node):
+class Coalesce(Node, frozen=True, kw_only=True):
     """`left ?? right`: the left value unless it is undefined."""
 
     left: Expression
@@ -185,8 +173,7 @@ def parts(expression: Expression) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class Condition(Struct, frozen=True, kw_only=True):
     """A whole condition.
 
     Attributes:
@@ -200,8 +187,7 @@ class Condition:
     warnings: tuple[RouteFault, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """A parsed and checked route.
 
     Attributes:

@@ -9,12 +9,12 @@ zone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS
 from edgehub.store.database import StoreBusyError
@@ -42,8 +42,7 @@ HEARTBEAT_S: Final = 600.0
 """An idle hub writes its hub time so often: a power cut loses at most that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ageing:
+class Ageing(Struct, frozen=True):
     """Progress of the ageing.
 
     Attributes:

@@ -9,13 +9,13 @@ one; nothing is deleted but older damaged files.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
+from msgspec import Struct, field, to_builtins
 
 from edgehub.errors import StartupError, StoreError
 from edgehub.storage.durable_files import sync_folder
@@ -35,8 +35,7 @@ KEPT_MAX: Final = 3
 """The newest damaged files that are kept; each may be as large as the queues were."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(Struct, frozen=True, kw_only=True):
     """The losses by damage, while the file that was set aside exists.
 
     Attributes:
@@ -146,7 +145,7 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
 def _note(path: Path, damage: Damage) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
-        document: dict[str, Any] = asdict(damage)
+        document: dict[str, Any] = to_builtins(damage)
         del document["is_new"]
         connection.execute(
             "INSERT OR REPLACE INTO meta (key, value) VALUES ('damage', ?)",

@@ -7,8 +7,9 @@ as lost.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from edgehub.message import (
     BEST_PRIORITY,
@@ -53,8 +54,7 @@ PRIORITIES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Salvaged:
+class Salvaged(Struct, frozen=True, kw_only=True):
     """What was found.
 
     Attributes:

@@ -9,11 +9,11 @@ only used as a hint.
 from __future__ import annotations
 
 import zlib
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import orjson
 import structlog
+from msgspec import Struct, to_builtins
 
 from edgehub.storage.durable_files import replace_file
 
@@ -27,8 +27,7 @@ SUFFIX: Final = ".tables"
 BYTES_MAX: Final = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableList:
+class TableList(Struct, frozen=True, kw_only=True):
     """The contents of the copy.
 
     Attributes:
@@ -60,7 +59,7 @@ class TableList:
 
     def written(self) -> bytes:
         """Return the content of the file: a line of JSON, and one with its checksum."""
-        document = orjson.dumps(asdict(self))
+        document = orjson.dumps(to_builtins(self))
         return b"%s\n%08x\n" % (document, zlib.crc32(document))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from edgehub.clock import SystemClock
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
@@ -198,7 +199,7 @@ async def place(request, redis, broker, tmp_path) -> AsyncIterator:
 def written(profile: DeviceProfile) -> str:
     """Return all settings as a document."""
     return json.dumps(
-        {name: value for name, value in asdict(profile).items() if name[:6] != "device"}
+        {name: value for name, value in to_builtins(profile).items() if name[:6] != "device"}
     )
 
 

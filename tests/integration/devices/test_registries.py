@@ -1,8 +1,7 @@
 """What holds for every registry of devices: in memory, in the state file, in Redis."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.redis_registry import RedisRegistry

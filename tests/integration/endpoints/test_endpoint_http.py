@@ -8,10 +8,10 @@ import itertools
 import json
 import random
 import ssl
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.endpoints.http import HttpEndpoint, HttpEndpointOptions

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from edgehub.entities.tables import EntityContents, EntityTable, load_entities, statement_of
 from edgehub.message import Refusal
@@ -319,14 +320,7 @@ def test_tables_always_hold_what_the_mapper_knows(
             bench.restart()
             assert bench.mapper.statistics().held == held
             assert bench.mapper.statistics().entities == entities
-            assert bench.mapper.pending.entities() == [
-                type(each)(**{**fields(each), "evicted": 0}) for each in waiting
-            ]
-
-
-def fields(pending: Any) -> dict[str, Any]:
-    """Return the attributes of a slotted dataclass."""
-    return {name: getattr(pending, name) for name in pending.__slots__}
+            assert bench.mapper.pending.entities() == [replace(each, evicted=0) for each in waiting]
 
 
 def test_rows_that_cannot_be_read_do_not_keep_the_mapper_from_starting(tmp_path: Path) -> None:

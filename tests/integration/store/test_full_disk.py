@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import suppress
-from dataclasses import replace
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.clock import ManualClock
 from edgehub.errors import StartupError, StoreError

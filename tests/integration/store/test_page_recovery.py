@@ -7,10 +7,10 @@ import os
 import random
 import shutil
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.status import store_warnings

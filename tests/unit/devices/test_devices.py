@@ -1,10 +1,10 @@
 """The devices in memory: bounds, refreshes, what leaves."""
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.counters import REPEATS_MAX
 from edgehub.devices.affinity.flags import Cause, Ownership

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.affinity.in_process import InProcessCoordinator

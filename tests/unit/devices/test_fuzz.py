@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 from hypothesis import given
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import WHOLE_MAX, read_device, write_profile, write_session

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.coordinator import TAKE_OVER_S
 from edgehub.devices.affinity.flags import Ownership

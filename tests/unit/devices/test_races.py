@@ -1,9 +1,9 @@
 """Operations of one device that meet at every possible moment, and are cancelled at every step."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest

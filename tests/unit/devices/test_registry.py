@@ -1,8 +1,7 @@
 """The registry of devices in memory."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceUnknownError
 from edgehub.devices.source import DeviceProfile, SessionState, StoredDevice

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from edgehub.lab.selftest.file_system import FileSystem
 from edgehub.lab.selftest.judge import Findings

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from edgehub.heads.lora.router_config import router_config
 from edgehub.lora.regions import AS923_1, AU915, EU868, REGIONS, US915, FixedRegion, required_snr_db

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from edgehub.lora.device import LorawanSession
 from edgehub.lora.frames import F_OPTS_MAX, DataFrame, MType, mhdr_of, parse_frame

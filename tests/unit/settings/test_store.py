@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from edgehub.hub.store import store_options
 from edgehub.settings import ClockSettings, JournalSettings, Settings, StoreSettings
@@ -41,8 +41,8 @@ def test_limits_are_those_that_are_set(given: dict[str, Any], caps: Caps):
 @pytest.mark.parametrize(("given", "name", "value"), OTHERS)
 def test_other_settings_arrive_alone(given: dict[str, Any], name: str, value: object):
     """Each changes its own option and no other."""
-    before = dataclasses.asdict(store_options(Settings()))
-    after = dataclasses.asdict(store_options(Settings(store=StoreSettings(**given))))
+    before = structs.asdict(store_options(Settings()))
+    after = structs.asdict(store_options(Settings(store=StoreSettings(**given))))
     assert {key for key in after if after[key] != before[key]} == {name}
     assert after[name] == value
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from edgehub.clock import SystemClock
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey

@@ -6,8 +6,9 @@ subscribe to all topics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from edgehub.devices.identity_file import OWN_ID
 from edgehub.mqtt.topic_filter import covers, matches
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identity_file import Identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalRights:
+class LocalRights(Struct, frozen=True, kw_only=True):
     """Filters of topics, None = all of the space.
 
     Attributes:

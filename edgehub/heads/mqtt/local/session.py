@@ -11,9 +11,10 @@ begun is completed; every queue is bounded.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct, field
 
 from edgehub.heads.mqtt.local.options import LEVEL_BYTES, MESSAGE_BYTES, NUMBERED_MAX, WINDOW
 from edgehub.heads.mqtt.local.retained import RetainedReplay
@@ -79,8 +80,7 @@ class Link(Protocol):
         """
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class LocalContext:
+class LocalContext(Struct, kw_only=True, eq=False):
     """Shared by the sessions of one space.
 
     Attributes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +33,7 @@ class LocalCounters:
         self.dropped = dict.fromkeys(LocalDrop, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalStatistics:
+class LocalStatistics(Struct, frozen=True, kw_only=True):
     """A snapshot of the local topic space.
 
     Attributes:

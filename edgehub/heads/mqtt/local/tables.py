@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import Struct, field
 
 from edgehub.clock import Clock, Timer
 from edgehub.errors import StoreError
@@ -41,8 +41,7 @@ Key = tuple[str, int]
 _Statements = list[tuple[str, Sequence[tuple[Any, ...]]]]
 
 
-@dataclass(slots=True, eq=False)
-class LocalEntry:
+class LocalEntry(Struct, eq=False):
     """A message of QoS 1 or 2 in the queue of a client.
 
     Attributes:
@@ -69,8 +68,7 @@ class LocalEntry:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalContents:
+class LocalContents(Struct, frozen=True, kw_only=True):
     """Contents of the tables at the start.
 
     Attributes:
