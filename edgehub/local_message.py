@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from edgehub.mqtt.topic_filter import bytes_in
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ HUB_TOPICS: Final = "$edge/"
 """Topics of the hub itself, which clients only subscribe to."""
 
 
-class LocalMessage:
+class LocalMessage(Struct, eq=False, gc=False):
     """One message on one topic.
 
     Attributes:
@@ -42,55 +45,20 @@ class LocalMessage:
             by the broker head.
     """
 
-    __slots__ = (
-        "body",
-        "came_by",
-        "expires_ms",
-        "expiry_ms",
-        "id",
-        "properties",
-        "publisher",
-        "qos",
-        "retain",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        publisher: str,
-        qos: int = 1,
-        retain: bool = False,
-        properties: bytes = b"",
-        expiry_ms: int | None = None,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.qos = qos
-        self.retain = retain
-        self.publisher = publisher
-        self.properties = properties
-        self.expiry_ms = expiry_ms
-        self.expires_ms: int | None = None
-        self.id = 0
-        self.came_by = ""
+    topic: str
+    body: bytes
+    publisher: str
+    qos: int = 1
+    retain: bool = False
+    properties: bytes = b""
+    expiry_ms: int | None = None
+    expires_ms: int | None = None
+    id: int = 0
+    came_by: str = ""
 
     def copy(self) -> LocalMessage:
         """Return a copy that is stored separately."""
-        message = LocalMessage(
-            self.topic,
-            self.body,
-            publisher=self.publisher,
-            qos=self.qos,
-            retain=self.retain,
-            properties=self.properties,
-            expiry_ms=self.expiry_ms,
-        )
-        message.expires_ms = self.expires_ms
-        message.came_by = self.came_by
-        return message
+        return replace(self, id=0)
 
     @property
     def size(self) -> int:

@@ -1,8 +1,8 @@
 """The vocabulary that every stage shares: messages, rows, route results and send results.
 
-Owns no state and calls nothing above it. Objects of the message path are plain slotted classes:
-they are built once per message, and a frozen dataclass costs several times as much to build.
-Invariant: a `Message` is not changed after a head has submitted it.
+Owns no state and calls nothing above it. Objects of the message path hold no cycles, so the garbage
+collector does not look at them. Invariant: a `Message` is not changed after a head has submitted
+it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def queue_id(endpoint_id: EndpointId, priority: Priority) -> QueueId:
     return QueueId(f"{endpoint_id}_Pri{priority}")
 
 
-class Message:
+class Message(Struct, eq=False, gc=False):
     """One message as a head hands it in.
 
     Attributes:
@@ -85,38 +85,15 @@ class Message:
             without a tenant.
     """
 
-    __slots__ = (
-        "body",
-        "device_id",
-        "expiry_ms",
-        "message_id",
-        "module_id",
-        "properties",
-        "source",
-        "system",
-        "tenant",
-    )
-
-    def __init__(
-        self,
-        device_id: str,
-        module_id: str | None,
-        source: str,
-        properties: dict[str, str | None],
-        system: dict[str, str | None],
-        body: bytes,
-        expiry_ms: int | None = None,
-        message_id: str = "",
-    ) -> None:
-        self.device_id = device_id
-        self.module_id = module_id
-        self.source = source
-        self.properties = properties
-        self.system = system
-        self.body = body
-        self.expiry_ms = expiry_ms
-        self.message_id = message_id
-        self.tenant = ""
+    device_id: str
+    module_id: str | None
+    source: str
+    properties: dict[str, str | None]
+    system: dict[str, str | None]
+    body: bytes
+    expiry_ms: int | None = None
+    message_id: str = ""
+    tenant: str = ""
 
     @property
     def sender(self) -> str:
@@ -193,7 +170,7 @@ class DeliveryRules(Struct, frozen=True, kw_only=True):
     max_age_s: float | None = None
 
 
-class Row:
+class Row(Struct, eq=False, gc=False):
     """One copy of a message in one queue.
 
     Attributes:
@@ -212,45 +189,18 @@ class Row:
         took_ms: Milliseconds from its last send to the confirmation, 0 = it was not confirmed.
     """
 
-    __slots__ = (
-        "attempts",
-        "creation",
-        "enqueued_ms",
-        "expires_ms",
-        "fresh_until_ms",
-        "message",
-        "message_key",
-        "offset",
-        "predecessor",
-        "routes",
-        "size",
-        "took_ms",
-    )
-
-    def __init__(  # noqa: PLR0913, PLR0917 - one per column, by position: made for every row
-        self,
-        offset: int,
-        message: Message,
-        enqueued_ms: int,
-        expires_ms: int,
-        routes: tuple[str, ...],
-        size: int,
-        attempts: int = 0,
-        predecessor: int | None = None,
-        message_key: int | str = 0,
-    ) -> None:
-        self.offset = offset
-        self.message = message
-        self.enqueued_ms = enqueued_ms
-        self.expires_ms = expires_ms
-        self.routes = routes
-        self.size = size
-        self.attempts = attempts
-        self.predecessor = predecessor
-        self.message_key = message_key
-        self.fresh_until_ms = NEVER_MS
-        self.creation = False
-        self.took_ms = 0
+    offset: int
+    message: Message
+    enqueued_ms: int
+    expires_ms: int
+    routes: tuple[str, ...]
+    size: int
+    attempts: int = 0
+    predecessor: int | None = None
+    message_key: int | str = 0
+    fresh_until_ms: int = NEVER_MS
+    creation: bool = False
+    took_ms: int = 0
 
     def age(self, milliseconds: int) -> None:
         """Put its times back: it has waited longer than was known."""
@@ -276,26 +226,19 @@ class FailureKind(StrEnum):
     TOO_LARGE = "too_large"  # over the peer's limit: dead letter
 
 
-class SendResult:
+class SendResult(Struct, frozen=True, eq=False, gc=False):
     """The endpoint's answer for one row; `kind` None means delivered."""
 
-    __slots__ = ("kind", "reason", "retry_after_s")
-
-    def __init__(
-        self, kind: FailureKind | None, reason: str = "", retry_after_s: float | None = None
-    ) -> None:
-        self.kind = kind
-        self.reason = reason
-        self.retry_after_s = retry_after_s
+    kind: FailureKind | None
+    reason: str = ""
+    retry_after_s: float | None = None
 
 
 DELIVERED: Final = SendResult(None)
 
 
-class RefusedByClient(SendResult):
+class RefusedByClient(SendResult, frozen=True, eq=False, gc=False):
     """A client has answered with a reason code that says no."""
-
-    __slots__ = ()
 
 
 class Refusal(StrEnum):
