@@ -429,7 +429,7 @@ async def test_identifiers_wait_with_their_message(clients: Clients) -> None:
             wanted = [mqtt5.TopicFilter(name, max_qos=AT_LEAST_ONCE)]
             client.send(mqtt5.SubscribePacket(1, wanted, subscription_id=number))
             await client.read(mqtt5.SubAckPacket)
-        await client.close()
+        await client.raw.end()
         sender = await clients(bench, "dev2")
         sender.publish("site/a", b"1")
         assert await sender.codes(1) == [(1, 0)]
@@ -453,7 +453,7 @@ async def test_members_take_turns(clients: Clients) -> None:
         away = await clients(bench, "m3", **STORED)
         for each in (away, first, second):
             assert await each.subscribe("$share/g/site/#") == [1]
-        await away.close()
+        await away.raw.end()
         sender = await clients(bench, "dev2")
         for number in range(1, 5):
             sender.publish("site/a", b"%d" % number, packet_id=number)
