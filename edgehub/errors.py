@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,8 @@ class RouteCompileError(EdgeHubError):
         self.hint = faults[0].hint
 
 
-class ManifestFault(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFault:
     """One thing that is wrong with a manifest, or worth a warning.
 
     Attributes:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from edgehub.errors import EdgeHubError, ManifestFault
 from edgehub.message import DEFAULT_PRIORITY

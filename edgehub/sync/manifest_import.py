@@ -8,10 +8,11 @@ later a operator applies it, and only to the revision that the operator has seen
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
-from msgspec.structs import replace
+from msgspec import structs
 
 from edgehub.errors import ManifestError, ManifestFault
 from edgehub.routes.content import InvalidRouteError, content_hash, content_of
@@ -46,7 +47,7 @@ def contents_of(manifest: Manifest) -> dict[RouteKey, RouteContent]:
 
 def shared_head(manifest: Manifest) -> Manifest:
     """Return the defaults of a shared table until it has a row of its own."""
-    return replace(manifest, file=SHARED_NAME, routes=(), warnings=())
+    return structs.replace(manifest, file=SHARED_NAME, routes=(), warnings=())
 
 
 def taken_ids(manifest: Manifest, reconciler: Reconciler) -> ManifestError | None:

@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import re
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
-
-from msgspec.structs import replace
 
 from edgehub.errors import ManifestFault
 from edgehub.routes.catch_all import LOST_OF_TABLE, lost_warnings

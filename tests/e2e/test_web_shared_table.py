@@ -101,7 +101,7 @@ def check_manifest(
     with pytest.raises(SystemExit) as ended:
         main(["--config", str(daemon.config), "manifest", "apply", str(file)])
     assert ended.value.code == 78
-    assert "line 1, column 6" in capsys.readouterr().err
+    assert "column 6 of its text" in capsys.readouterr().err
 
 
 def check_tenants(everybody: Api, tenant: Api) -> None:
