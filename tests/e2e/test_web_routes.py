@@ -300,7 +300,7 @@ def test_the_command_line_does_the_same(
     revision = json.loads(out)["revision"]
     code, _, err = command(*add, "FROM /messages/* WHERE kind = INTO $upstream")
     assert code == 78
-    assert "line 1, column 31" in err
+    assert "column 31 of its text" in err
     code, out, _ = command(*add, "--json", "FROM nowhere")
     assert code == 78
     assert json.loads(out)["error"]["code"] == "invalid_route"
