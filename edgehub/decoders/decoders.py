@@ -267,9 +267,12 @@ class Decoders:
 
 
 async def _end(process: Process) -> None:
+    assert process.stdout is not None
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        # One whose output has ended ends by itself; to kill it would hide what ended it.
+        if not process.stdout.at_eof():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
         await asyncio.shield(process.wait())
 
 
