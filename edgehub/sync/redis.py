@@ -64,10 +64,10 @@ SUMMED: Final = 500
 ENTRIES: Final = 1_000
 """Of the log in one answer."""
 
-_WRITE: Final = Script.of("edgehub.sync", "write.lua")
+_WRITE: Final = Script.of("edgehub.sync", "table.lua", "write.lua")
 _READ: Final = Script.of("edgehub.sync", "read.lua")
 _DIGEST: Final = Script.of("edgehub.sync", "digest.lua")
-_RESTORE: Final = Script.of("edgehub.sync", "restore.lua")
+_RESTORE: Final = Script.of("edgehub.sync", "table.lua", "restore.lua")
 _REPORT: Final = Script.of("edgehub.sync", "report.lua")
 _REPORTS: Final = Script.of("edgehub.sync", "reports.lua")
 _RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
