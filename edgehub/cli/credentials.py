@@ -1,4 +1,4 @@
-"""What the commands on credential files share: where the file is, and how options are checked.
+"""What the commands on credential files share: where the file is.
 
 `edgehub identity` and `edgehub token` work on such a file and ask no daemon, since who may sign in
 must be known before the first start.
@@ -7,7 +7,7 @@ must be known before the first start.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,32 +19,8 @@ if TYPE_CHECKING:
 
     from edgehub.settings import Settings
 
-T = TypeVar("T")
 
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-
-
-def checked(check: Callable[[Any], T]) -> Callable[[click.Context, click.Parameter, Any], T]:
-    """Make a callback of a check that raises ValueError, so that a wrong value is wrong use."""
-
-    def callback(_ctx: click.Context, _parameter: click.Parameter, value: Any) -> T:
-        try:
-            return check(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
-
-
-def each(check: Callable[[str], object]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """Make a check of the values of a repeatable option from the check of one."""
-
-    def check_all(values: tuple[str, ...]) -> tuple[str, ...]:
-        for value in values:
-            check(value)
-        return values
-
-    return check_all
 
 
 class CredentialFile:

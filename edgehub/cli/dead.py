@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from edgehub.cli.arguments import stacked
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json, print_line, print_members
 from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FIGURES: Final = ("number", "body", "tries")
 _OF_QUEUE: Final = frozenset({"endpoint", "priority"})
@@ -25,19 +22,15 @@ _AT_ONCE: Final = 200
 _PAGE: Final = 1000
 
 
-def _release_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that choose dead letters; they are the arguments of `_release`."""
-    options = (
-        click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1),
-        click.option("--all", "every", is_flag=True, help="All dead letters."),
-        click.option("--queue", "queue_name", help="All dead letters of this queue."),
-        dry_run_option,
-        yes_option,
-        json_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+_CHOICE: Final = stacked(
+    click.argument("numbers", metavar="[NUMBER]...", type=click.IntRange(1), nargs=-1),
+    click.option("--all", "every", is_flag=True, help="All dead letters."),
+    click.option("--queue", "queue_name", help="All dead letters of this queue."),
+    dry_run_option,
+    yes_option,
+    json_option,
+)
+"""The options that choose dead letters; they are the arguments of `_release`."""
 
 
 @click.group(cls=CommandGroup)
@@ -100,15 +93,11 @@ def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""
     letter = ask_hub(obj, "dead show", dead_letter=number, payload=payload)
     end_as_json(letter, as_json=as_json)
-    for name, value in letter.items():
-        if name in _OF_QUEUE:
-            continue
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        print_line(f"{name}: {text}")
+    print_members({name: value for name, value in letter.items() if name not in _OF_QUEUE})
 
 
 @dead.command()
-@_release_options
+@_CHOICE
 @click.pass_obj
 def requeue(obj: dict[str, Any], /, **chosen: Any) -> None:
     """Put dead letters back into their queues, where they are tried again.
@@ -119,7 +108,7 @@ def requeue(obj: dict[str, Any], /, **chosen: Any) -> None:
 
 
 @dead.command()
-@_release_options
+@_CHOICE
 @click.pass_obj
 def purge(obj: dict[str, Any], /, **chosen: Any) -> None:
     """Delete dead letters; they cannot be brought back."""

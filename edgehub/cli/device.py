@@ -10,7 +10,7 @@ from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.device_messages import messages, purge, send_to_device
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line, print_members, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import print_table
 from edgehub.devices.source import Deduplication
@@ -70,10 +70,9 @@ def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
     ledger = answer.pop("ledger")
     for key, value in answer.items():
         if isinstance(value, dict):
-            for name, part in value.items():
-                print_line(f"{key}.{name}: {_shown(part)}")
+            print_members(value, f"{key}.")
         else:
-            print_line(f"{key}: {_shown(value)}")
+            print_members({key: value})
     _print_ledger(ledger)
 
 
@@ -132,8 +131,7 @@ def set_device(
         arguments["keep_alive_s"] = keep_alive_s
     answer = ask_hub(obj, "device set", **arguments)
     end_as_json(answer, as_json=as_json)
-    for key, value in answer.items():
-        print_line(f"{key}: {_shown(value)}")
+    print_members(answer)
 
 
 @device.command()
@@ -145,11 +143,8 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
     question = f"Forget settings and counters of {device_id}?"
     ask(question, yes=yes, look_first=f"`edgehub device show {device_id}`")
     answer = ask_hub(obj, "device forget", device_id=device_id)
-    if not answer["forgotten"]:
-        print_line(f"edgehub: the registry has no device {device_id}", err=True)
-        return 1
-    print_line(f"forgotten: {device_id}")
-    return 0
+    otherwise = f"the registry has no device {device_id}"
+    return print_outcome(f"forgotten: {device_id}", otherwise, is_done=answer["forgotten"])
 
 
 @device.command()
@@ -161,11 +156,8 @@ def release(obj: dict[str, Any], device_id: str) -> int:
     Its session upstream is closed. If no other hub hears it, this one takes it again.
     """
     answer = ask_hub(obj, "device release", device_id=device_id)
-    if not answer["released"]:
-        print_line(f"edgehub: this hub does not speak for {device_id}", err=True)
-        return 1
-    print_line(f"released: {device_id}")
-    return 0
+    otherwise = f"this hub does not speak for {device_id}"
+    return print_outcome(f"released: {device_id}", otherwise, is_done=answer["released"])
 
 
 def _print_ledger(entries: list[dict[str, Any]]) -> None:
@@ -186,13 +178,3 @@ def _print_ledger(entries: list[dict[str, Any]]) -> None:
         right=("epoch",),
         empty="no change of owner was seen",
     )
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "-"
-    return str(value)

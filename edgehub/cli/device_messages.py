@@ -8,11 +8,9 @@ from typing import Any, Final
 
 import click
 
+from edgehub.cli.arguments import checked, duration_s, named_values
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.credentials import checked
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.duration import Duration
-from edgehub.cli.named_values import named_values
 from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
@@ -37,7 +35,12 @@ _MODULE: Final = click.option("--module", "-m", help="A module of the device.")
 @click.option(
     "--priority", type=click.IntRange(0, 9), help="0 is the best; default: after all others."
 )
-@click.option("--ttl", type=Duration(), help="Time to live, such as 10min; at most 48h.")
+@click.option(
+    "--ttl",
+    metavar="DURATION",
+    callback=checked(duration_s),
+    help="Time to live, such as 10min; at most 48h.",
+)
 @click.option("--id", "message_id", help="Message id; default: made by the hub.")
 @click.option("--correlation-id", help="Correlation id, for the device.")
 @click.option("--content-type", help="Type of the body, such as application/json.")

@@ -13,7 +13,7 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_json_line, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json_line, print_line, print_members
 from edgehub.cli.tables import print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
@@ -68,12 +68,11 @@ def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
     """Show one entity with its twin values and what is right below it."""
     document = ask_hub(obj, "entity show", topic_id=topic_id)
     end_as_json(document, as_json=as_json)
-    for key, value in document.items():
-        if key not in {"twin", "children"} and value is not None:
-            print_line(f"{key}: {_word(value)}")
-    for key, value in document["twin"].items():
+    twin, children = document.pop("twin"), document.pop("children")
+    print_members({key: value for key, value in document.items() if value is not None})
+    for key, value in twin.items():
         print_line(f"twin {key}: {json.dumps(value, ensure_ascii=False)}")
-    for child in document["children"]:
+    for child in children:
         print_line(f"below: {child}")
 
 
@@ -142,8 +141,8 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
     ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
     answer = ask_hub(obj, "entity remove", topic_id=topic_id)
     end_as_json(answer, as_json=as_json)
-    for gone in answer["removed"]:
-        print_line(f"removed {gone}")
+    for removed in answer["removed"]:
+        print_line(f"removed {removed}")
 
 
 @entity.command()
@@ -172,17 +171,10 @@ def pending(obj: dict[str, Any], as_json: bool) -> None:
     )
     print_line(
         f"{counted(document['messages'], 'message')} held for"
-        f" {_entities(document['entities_total'])}, {counted(document['bytes'], 'byte')};"
+        f" {counted(document['entities_total'], 'entity', 'entities')},"
+        f" {counted(document['bytes'], 'byte')};"
         f" {document['evicted_total']} evicted, {document['expired_total']} expired"
     )
-
-
-def _entities(number: int) -> str:
-    return "1 entity" if number == 1 else f"{number} entities"
-
-
-def _word(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 @entity.command()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec.structs import replace
 
-from edgehub.cli.credentials import CredentialFile, checked, each, json_option
+from edgehub.cli.arguments import checked, each, sender_id, stacked
+from edgehub.cli.credentials import CredentialFile, json_option
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, print_line
 from edgehub.cli.tables import print_table
@@ -28,15 +29,12 @@ from edgehub.devices.identity_file import (
     parse_thumbprint,
     read_identities,
 )
-from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PASSWORD_BYTES_MAX, PasswordHash
 from edgehub.errors import ConfigError
 from edgehub.routes.tenant import tenant_name
 from edgehub.storage.credentials import read_access_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edgehub.mqtt.shared_access import SharedAccessKey
 
 _FILE: Final = CredentialFile(
@@ -49,85 +47,88 @@ _PASSWORD_FILE: Final = click.option(
 )
 
 
-def _id(value: str) -> str:
-    if split_sender(value) is None:
-        raise ValueError(f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}")
-    return value
+_ID: Final = click.argument("identity_id", metavar="ID", callback=checked(sender_id))
+_FIELDS: Final = {
+    "keys": "key-file",
+    "thumbprints": "thumbprint",
+    "certificates": "certificate",
+    "uid": "uid",
+    "on_behalf": "on-behalf",
+    "publish": "publish",
+    "subscribe": "subscribe",
+}
+"""Fields of an identity, and the option that sets each."""
+_AT_MOST_TWO: Final = frozenset({"keys", "thumbprints", "certificates"})
 
 
-def _id_argument(command: Callable[..., None]) -> Callable[..., None]:
-    return click.argument("identity_id", metavar="ID", callback=checked(_id))(command)
+def _keys(
+    _ctx: click.Context, _parameter: click.Parameter, files: tuple[Path, ...]
+) -> tuple[SharedAccessKey, ...]:
+    try:
+        return tuple(read_access_key("--key-file", file) for file in files)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
 
 
-def _credential_options(command: Callable[..., None]) -> Callable[..., None]:
-    credentials = (
-        click.option("--no-password", is_flag=True, help="It signs in without a password."),
-        click.option(
-            "--key-file",
-            "key_files",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            multiple=True,
-            help="File of one line, a key in base64 for its shared access signatures; twice at"
-            " most.",
-        ),
-        click.option(
-            "--thumbprint",
-            "thumbprints",
-            multiple=True,
-            metavar="HEX",
-            callback=checked(lambda values: tuple(map(parse_thumbprint, values))),
-            help="SHA-1 or SHA-256 of the only certificate that it may show, of an authority"
-            " of the listener; twice at most.",
-        ),
-        click.option(
-            "--certificate",
-            "certificates",
-            multiple=True,
-            metavar="FILE",
-            help="A certificate in PEM that it may show, by no authority; relative to the folder"
-            " of the identities file; twice at most.",
-        ),
-        click.option(
-            "--uid",
-            type=click.IntRange(0, UID_MAX),
-            help="User whose processes are this module at the workload API.",
-        ),
-    )
-    for option in reversed(credentials):
-        command = option(command)
-    return command
-
-
-def _rights_options(command: Callable[..., None]) -> Callable[..., None]:
-    rights = (
-        click.option(
-            "--on-behalf",
-            multiple=True,
-            metavar="PATTERN",
-            callback=checked(each(check_pattern)),
-            help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
-        ),
-        click.option(
-            "--publish",
-            multiple=True,
-            metavar="FILTER",
-            callback=checked(each(check_right)),
-            help="Local topics it may publish to, {id} = its own id; repeatable. Default of a new"
-            " identity: all.",
-        ),
-        click.option("--no-publish", is_flag=True, help="It may publish to no local topic."),
-        click.option(
-            "--subscribe",
-            multiple=True,
-            metavar="FILTER",
-            callback=checked(each(check_right)),
-            help="Local topics it may subscribe to, {id} = its own id; repeatable.",
-        ),
-        click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic."),
-    )
-    for option in reversed(rights):
-        command = option(command)
-    return command
+_CREDENTIAL_OPTIONS: Final = stacked(
+    click.option("--no-password", is_flag=True, help="It signs in without a password."),
+    click.option(
+        "--key-file",
+        "keys",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        callback=_keys,
+        help="File of one line, a key in base64 for its shared access signatures; twice at most.",
+    ),
+    click.option(
+        "--thumbprint",
+        "thumbprints",
+        multiple=True,
+        metavar="HEX",
+        callback=checked(lambda values: tuple(map(parse_thumbprint, values))),
+        help="SHA-1 or SHA-256 of the only certificate that it may show, of an authority"
+        " of the listener; twice at most.",
+    ),
+    click.option(
+        "--certificate",
+        "certificates",
+        multiple=True,
+        metavar="FILE",
+        help="A certificate in PEM that it may show, by no authority; relative to the folder"
+        " of the identities file; twice at most.",
+    ),
+    click.option(
+        "--uid",
+        type=click.IntRange(0, UID_MAX),
+        help="User whose processes are this module at the workload API.",
+    ),
+)
+_RIGHTS_OPTIONS: Final = stacked(
+    click.option(
+        "--on-behalf",
+        multiple=True,
+        metavar="PATTERN",
+        callback=checked(each(check_pattern)),
+        help="Ids it may also speak for, with * ? []; repeatable. For child hubs.",
+    ),
+    click.option(
+        "--publish",
+        multiple=True,
+        metavar="FILTER",
+        callback=checked(each(check_right)),
+        help="Local topics it may publish to, {id} = its own id; repeatable. Default of a new"
+        " identity: all.",
+    ),
+    click.option("--no-publish", is_flag=True, help="It may publish to no local topic."),
+    click.option(
+        "--subscribe",
+        multiple=True,
+        metavar="FILTER",
+        callback=checked(each(check_right)),
+        help="Local topics it may subscribe to, {id} = its own id; repeatable.",
+    ),
+    click.option("--no-subscribe", is_flag=True, help="It may subscribe to no local topic."),
+)
 
 
 @click.group(cls=CommandGroup)
@@ -141,11 +142,11 @@ def identity() -> None:
 
 
 @identity.command()
-@_id_argument
+@_ID
 @_FILE.option
 @_PASSWORD_FILE
-@_credential_options
-@_rights_options
+@_CREDENTIAL_OPTIONS
+@_RIGHTS_OPTIONS
 @click.option(
     "--tenant",
     default="",
@@ -154,35 +155,22 @@ def identity() -> None:
     help="Tenant whose routes take its messages; default: the default tenant.",
 )
 @click.pass_obj
-def add(  # noqa: PLR0913 - one argument for each option
+def add(
     obj: dict[str, Any] | None,
+    /,
     *,
     identity_id: str,
     file: Path | None,
     password_file: Path | None,
     no_password: bool,
-    key_files: tuple[Path, ...],
-    thumbprints: tuple[str, ...],
-    certificates: tuple[str, ...],
-    uid: int | None,
-    on_behalf: tuple[str, ...],
-    publish: tuple[str, ...],
-    no_publish: bool,
-    subscribe: tuple[str, ...],
-    no_subscribe: bool,
     tenant: str,
+    **given: Any,
 ) -> None:
     """Add an identity, <device> or <device>/<module>."""
     path = _FILE.path(file, obj)
-    may_publish = _rights("publish", publish, none=no_publish)
-    may_subscribe = _rights("subscribe", subscribe, none=no_subscribe)
     if no_password and password_file is not None:
         raise click.UsageError("--no-password and --password-file: one or the other")
-    credentials = _credential_changes(
-        ("keys", "key-file", _keys(key_files), False),
-        ("thumbprints", "thumbprint", thumbprints, False),
-        ("certificates", "certificate", certificates, False),
-    )
+    changes = _changes(given)
     hashed = None if no_password else PasswordHash.of(_password(password_file))
     with changing(path) as identities:
         if identity_id in identities:
@@ -190,99 +178,50 @@ def add(  # noqa: PLR0913 - one argument for each option
                 f"{identity_id} exists already; change its rights with `identity set`, its password"
                 " with `identity passwd`"
             )
-        identities[identity_id] = Identity(
-            id=identity_id,
-            password=hashed,
-            on_behalf=on_behalf,
-            publish=may_publish,
-            tenant=tenant,
-            subscribe=may_subscribe,
-            uid=uid,
-            **credentials,
-        )
-        _check_certificates(identities[identity_id])
+        entry = Identity(id=identity_id, password=hashed, tenant=tenant, **changes)
+        identities[identity_id] = _checked(entry)
     print_line(f"added {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command("set")
-@_id_argument
+@_ID
 @_FILE.option
-@_credential_options
+@_CREDENTIAL_OPTIONS
 @click.option("--no-keys", is_flag=True, help="It signs in without shared access signatures.")
 @click.option("--no-thumbprints", is_flag=True, help="Any certificate in its name counts.")
 @click.option("--no-uid", is_flag=True, help="It has a socket at the workload API.")
 @click.option("--no-certificates", is_flag=True, help="It has no certificates of its own.")
-@_rights_options
+@_RIGHTS_OPTIONS
 @click.option("--no-on-behalf", is_flag=True, help="It may speak for no other id.")
 @click.option("--all-publish", is_flag=True, help="It may publish to all local topics.")
 @click.option("--all-subscribe", is_flag=True, help="It may subscribe to all local topics.")
 @click.pass_obj
-def change(  # noqa: PLR0913 - one argument for each option
+def change(
     obj: dict[str, Any] | None,
+    /,
     *,
     identity_id: str,
     file: Path | None,
     no_password: bool,
-    key_files: tuple[Path, ...],
-    no_keys: bool,
-    thumbprints: tuple[str, ...],
-    no_thumbprints: bool,
-    certificates: tuple[str, ...],
-    no_certificates: bool,
-    uid: int | None,
-    no_uid: bool,
-    on_behalf: tuple[str, ...],
-    no_on_behalf: bool,
-    publish: tuple[str, ...],
-    no_publish: bool,
-    all_publish: bool,
-    subscribe: tuple[str, ...],
-    no_subscribe: bool,
-    all_subscribe: bool,
+    **given: Any,
 ) -> None:
     """Set the rights and credentials that are named; everything else stays.
 
     What is given takes the place of what was: name all patterns of --on-behalf, old and new.
     `identity passwd` sets a password.
     """
-    changes: dict[str, Any] = {}
-    if no_password:
-        changes["password"] = None
-    changes |= _credential_changes(
-        ("keys", "key-file", _keys(key_files), no_keys),
-        ("thumbprints", "thumbprint", thumbprints, no_thumbprints),
-        ("certificates", "certificate", certificates, no_certificates),
-    )
-    if no_uid and uid is not None:
-        raise click.UsageError("--no-uid and --uid: one or the other")
-    if no_uid or uid is not None:
-        changes["uid"] = uid
-    if no_on_behalf and on_behalf:
-        raise click.UsageError("--no-on-behalf and --on-behalf: one or the other")
-    if on_behalf or no_on_behalf:
-        changes["on_behalf"] = on_behalf
-    for option, filters, none, every in (
-        ("publish", publish, no_publish, all_publish),
-        ("subscribe", subscribe, no_subscribe, all_subscribe),
-    ):
-        rights = _rights(option, filters, none=none)
-        if every and rights is not None:
-            raise click.UsageError(
-                f"--all-{option} and --{option} or --no-{option}: one or the other"
-            )
-        if every or rights is not None:
-            changes[option] = rights
+    changes = _changes(given) | ({"password": None} if no_password else {})
     if not changes:
         raise click.UsageError("name what is to change, such as --on-behalf PATTERN")
     path = _FILE.path(file, obj)
     with changing(path) as identities:
-        identities[identity_id] = replace(_existing(identities, identity_id, path), **changes)
-        _check_certificates(identities[identity_id])
+        old = _existing(identities, identity_id, path)
+        identities[identity_id] = _checked(replace(old, **changes))
     print_line(f"changed {identity_id}; a running hub takes it over at reload", err=True)
 
 
 @identity.command()
-@_id_argument
+@_ID
 @_FILE.option
 @_PASSWORD_FILE
 @click.pass_obj
@@ -299,7 +238,7 @@ def passwd(
 
 
 @identity.command()
-@_id_argument
+@_ID
 @_FILE.option
 @click.pass_obj
 def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> None:
@@ -352,39 +291,34 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
     print_table((*columns, *(["tenant"] if tenants else [])), rows, empty="there are no identities")
 
 
-def _rights(option: str, filters: tuple[str, ...], *, none: bool) -> tuple[str, ...] | None:
-    if none and filters:
-        raise click.UsageError(f"--no-{option} and --{option}: one or the other")
-    return () if none else filters or None
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that options set; each by its own option, by "no", or by "all"."""
+    changes: dict[str, Any] = {}
+    for field, option in _FIELDS.items():
+        name, value = field.replace("_", "-"), given.get(field)
+        ways = {
+            f"--all-{name}": (given.get(f"all_{field}"), None),
+            f"--no-{name}": (given.get(f"no_{field}"), None if field == "uid" else ()),
+            f"--{option}": (value not in (None, ()), value),
+        }
+        chosen = {way: meant for way, (is_given, meant) in ways.items() if is_given}
+        if len(chosen) > 1:
+            raise click.UsageError(f"{' and '.join(chosen)}: one or the other")
+        if field in _AT_MOST_TWO and len(value or ()) > KEYS_MAX:
+            raise click.UsageError(
+                f"--{option}: at most {KEYS_MAX}, the one in use and the one that follows"
+            )
+        if chosen:
+            (changes[field],) = chosen.values()
+    return changes
 
 
-def _check_certificates(entry: Identity) -> None:
+def _checked(entry: Identity) -> Identity:
     if entry.thumbprints and entry.certificates:
         raise click.UsageError(
             "--thumbprint and --certificate: a file needs no thumbprint; --no-.. removes one"
         )
-
-
-def _credential_changes(*options: tuple[str, str, tuple[Any, ...], bool]) -> dict[str, Any]:
-    """Return what options of credentials change; each with field, name, values, and "none"."""
-    changes: dict[str, Any] = {}
-    for field, option, values, none in options:
-        if none and values:
-            raise click.UsageError(f"--no-{field} and --{option}: one or the other")
-        if len(values) > KEYS_MAX:
-            raise click.UsageError(
-                f"--{option}: at most {KEYS_MAX}, the one in use and the one that follows"
-            )
-        if none or values:
-            changes[field] = values
-    return changes
-
-
-def _keys(files: tuple[Path, ...]) -> tuple[SharedAccessKey, ...]:
-    try:
-        return tuple(read_access_key("--key-file", file) for file in files)
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from error
+    return entry
 
 
 def _credentials(entry: Identity) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 from msgspec import Struct, field
 
+from edgehub.cli.arguments import checked, duration_s
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.duration import Duration
 from edgehub.cli.groups import CommandGroup, hint
 from edgehub.cli.output import end_as_json, json_option, print_json, print_line
 from edgehub.cli.tables import print_table
@@ -98,10 +98,10 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 )
 @click.option(
     "--since",
-    type=Duration(),
     default="24h",
     show_default=True,
     metavar="DURATION",
+    callback=checked(duration_s),
     help="Only lines that are not older, such as 90s, 10min, 1h, 2d.",
 )
 @click.option(

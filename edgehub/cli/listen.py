@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import aiomqtt
 import click
 
-from edgehub.cli.credentials import checked, each
+from edgehub.cli.arguments import checked, each
 from edgehub.cli.mqtt_client import (
     MqttClientError,
     connected,

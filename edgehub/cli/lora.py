@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import random
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,7 @@ from msgspec import to_builtins
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.output import end_as_json, json_option, print_line, print_members, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import print_table, span
 from edgehub.clock import SystemClock
@@ -136,9 +135,7 @@ def show(obj: dict[str, Any], dev_eui: str, keys: bool, as_json: bool) -> None:
     """Show a device and its session."""
     answer = ask_hub(obj, "lora device show", dev_eui=dev_eui, keys=keys)
     end_as_json(answer, as_json=as_json)
-    shown = answer.pop("keys", {})
-    for key, value in {**answer, **shown}.items():
-        print_line(f"{key}: {'-' if value in (None, '') else value}")
+    print_members({**answer, **answer.pop("keys", {})})
 
 
 @device.command()
@@ -152,11 +149,8 @@ def remove(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> int:
     ask(question, yes=yes, look_first=f"`edgehub lora device show {dev_eui}`")
     answer = ask_hub(obj, "lora device remove", dev_eui=dev_eui)
     end_as_json(answer, 0 if answer["removed"] else 1, as_json=as_json)
-    if answer["removed"]:
-        print_line(f"removed: {answer['dev_eui']}")
-    else:
-        print_line(f"edgehub: there is no LoRaWAN device {answer['dev_eui']}", err=True)
-    return 0 if answer["removed"] else 1
+    name, is_done = answer["dev_eui"], answer["removed"]
+    return print_outcome(f"removed: {name}", f"there is no LoRaWAN device {name}", is_done=is_done)
 
 
 @device.command("forget-nonces")
@@ -348,8 +342,11 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
         document["airtime_ms"] = round(airtime.ms, 3)
     code = 1 if document.get("mic_ok") is False or "decode_error" in document else 0
     end_as_json(document, code, as_json=as_json)
-    for key, value in document.items():
-        print_line(f"{key}: {_shown(value)}")
+    commands = [
+        " ".join([each["name"], *(f"{name}={value}" for name, value in each["values"].items())])
+        for each in document.get("commands", ())
+    ]
+    print_members(document | ({"commands": commands} if commands else {}))
     return code
 
 
@@ -373,6 +370,7 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
 )
 @click.option(
     "--joins",
+    "joins_per_s",
     type=click.FloatRange(0.1, 1000),
     default=3.0,
     show_default=True,
@@ -380,6 +378,7 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
 )
 @click.option(
     "--uplinks",
+    "uplinks_per_s",
     type=click.FloatRange(0.1, 10_000),
     default=5.0,
     show_default=True,
@@ -431,12 +430,7 @@ def simulate(
         stations=[station_id for _, station_id in found],
         devices=devices,
         seed=seed,
-        seconds=given["seconds"],
-        joins_per_s=given["joins"],
-        uplinks_per_s=given["uplinks"],
-        confirmed=given["confirmed"],
-        shared=given["shared"],
-        token=given["token"],
+        **given,
     )
     rng = random.Random(seed)  # noqa: S311 - which device sends when
     try:
@@ -445,8 +439,7 @@ def simulate(
         raise click.ClickException(f"no hub takes the stations: {error}") from error
     document = to_builtins(result)
     end_as_json(document, as_json=as_json)
-    for key, value in document.items():
-        print_line(f"{key}: {_shown(value)}")
+    print_members(document)
     is_whole = result.joined == devices and result.acknowledged == result.confirmed
     return 0 if is_whole else 1
 
@@ -520,23 +513,3 @@ def _frame_keys(given: dict[str, Any]) -> FrameKeys:
         f_cnt=given["f_cnt"],
         rate=UplinkRate(given["tx_dr"], given["tx_ch"]),
     )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return "; ".join(value) or "-"
-    if isinstance(value, list):
-        return (
-            "; ".join(
-                " ".join([each["name"], *(f"{k}={v}" for k, v in each["values"].items())])
-                for each in value
-            )
-            or "-"
-        )
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {number}" for name, number in value.items()) or "-"
-    return "-" if value in (None, "") else str(value)

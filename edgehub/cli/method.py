@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import click
 
-from edgehub.cli.client_id import client_argument, client_arguments
+from edgehub.cli.arguments import checked, client_argument, client_arguments, json_value
 from edgehub.cli.daemon import TIMEOUT_S, ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.json_argument import JsonArgument
 from edgehub.cli.output import print_json
 
 _SUCCESS: Final = range(200, 300)
@@ -23,7 +22,9 @@ def method() -> None:
 @method.command()
 @client_argument
 @click.argument("name", metavar="METHOD")
-@click.option("--payload", type=JsonArgument(), metavar="JSON", help="Payload of the call.")
+@click.option(
+    "--payload", callback=checked(json_value), metavar="JSON", help="Payload of the call."
+)
 @click.option(
     "--response-timeout",
     type=click.FloatRange(5, 300),

@@ -5,19 +5,20 @@ from __future__ import annotations
 import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import aiomqtt
 import click
 from msgspec import Struct
 
+from edgehub.cli.arguments import stacked
 from edgehub.errors import EdgeHubError
 from edgehub.mqtt.client import words
 from edgehub.settings import MqttEndpointSettings, load_settings
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -50,25 +51,21 @@ class Server(Struct, frozen=True, kw_only=True):
         return f"{host}:{self.port}"
 
 
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that `hub_server` takes."""
-    options = (
-        click.option("--host", default="127.0.0.1", show_default=True, help="Address of the hub."),
-        click.option(
-            "--port",
-            type=click.IntRange(1, 65_535),
-            help="Port of the hub; default: that of the settings.",
-        ),
-        click.option("--username", help="User name."),
-        click.option("--password-file", type=_FILE, help="File that holds the password."),
-        click.option("--tls", is_flag=True, help="Encrypt the connection."),
-        click.option(
-            "--ca-file", type=_FILE, help="Authorities that sign the hub's certificate, in PEM."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+server_options: Final = stacked(
+    click.option("--host", default="127.0.0.1", show_default=True, help="Address of the hub."),
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65_535),
+        help="Port of the hub; default: that of the settings.",
+    ),
+    click.option("--username", help="User name."),
+    click.option("--password-file", type=_FILE, help="File that holds the password."),
+    click.option("--tls", is_flag=True, help="Encrypt the connection."),
+    click.option(
+        "--ca-file", type=_FILE, help="Authorities that sign the hub's certificate, in PEM."
+    ),
+)
+"""The options that `hub_server` takes."""
 
 
 def hub_server(

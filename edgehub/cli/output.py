@@ -27,6 +27,29 @@ def printable(text: str) -> str:
     )
 
 
+def value_text(value: Any) -> str:
+    """Write a value of an answer for reading: `-` for none, and members of a list one by one."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, value)) or "-"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+
+
+def print_members(document: dict[str, Any], prefix: str = "") -> None:
+    """Print each member of an answer on a line of its own."""
+    for name, value in document.items():
+        print_line(f"{prefix}{name}: {value_text(value)}")
+
+
+def print_outcome(done: str, otherwise: str, *, is_done: bool) -> int:
+    """Print what a command has done, or why there was nothing to do; returns its exit code."""
+    print_line(done if is_done else f"edgehub: {otherwise}", err=not is_done)
+    return 0 if is_done else 1
+
+
 def print_line(text: str, *, err: bool = False) -> None:
     """Print one line.
 

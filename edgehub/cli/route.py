@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import to_builtins
 
 from edgehub.cli.config import known_hub_id
 from edgehub.cli.daemon import ask_hub
@@ -34,7 +35,6 @@ from edgehub.telemetry.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from edgehub.errors import ManifestFault
     from edgehub.message import EndpointId
     from edgehub.routes.spec import Manifest
 
@@ -93,7 +93,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
             _table_of_settings(obj).manifest if file is None else _load(file, obj["config"])[0]
         )
     except ManifestError as error:
-        document = {"ok": False, "faults": _as_objects(error.faults), "warnings": []}
+        document = {"ok": False, "faults": list(map(to_builtins, error.faults)), "warnings": []}
         end_as_json(document, _EXIT_CONFIG, as_json=as_json)
         raise
     warnings = (*manifest.warnings, *missing_warnings(manifest))
@@ -102,7 +102,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
         "routes": len(manifest.routes),
         "fingerprint": manifest.fingerprint,
         "faults": [],
-        "warnings": _as_objects(warnings),
+        "warnings": list(map(to_builtins, warnings)),
     }
     end_as_json(document, as_json=as_json)
     for warning in warnings:
@@ -201,17 +201,3 @@ def _print_verdicts(verdicts: Iterable[dict[str, Any]]) -> None:
     print_table(columns, rows, empty="there are no routes")
     if not any(outcome == "routed" for *_, outcome, _ in rows):
         print_line("No route takes this message: it is acknowledged and dropped.")
-
-
-def _as_objects(faults: Iterable[ManifestFault]) -> list[dict[str, Any]]:
-    return [
-        {
-            "path": fault.path,
-            "route": fault.route,
-            "line": fault.line,
-            "column": fault.column,
-            "message": fault.message,
-            "hint": fault.hint,
-        }
-        for fault in faults
-    ]

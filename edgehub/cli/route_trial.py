@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from edgehub.errors import RouteCompileError
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM
 from edgehub.routes.explain import RouteOutcome, explain_routing
@@ -20,7 +22,6 @@ from edgehub.routes.spec import Manifest, RouteRules, RouteSpec
 from edgehub.routes.table import RouteTable
 
 if TYPE_CHECKING:
-    from edgehub.errors import RouteFault
     from edgehub.message import Message
 
 
@@ -65,13 +66,13 @@ def _answer(question: dict[str, Any], message: Message | None) -> dict[str, Any]
     try:
         route = parse_route(question["route"]) if is_route else _as_route(question["condition"])
     except RouteCompileError as error:
-        faults = [_fault_object(fault) for fault in error.faults]
+        faults = list(map(to_builtins, error.faults))
         return {"ok": False, "error": faults[0], "errors": faults, "warnings": []}
     answer: dict[str, Any] = {
         "ok": True,
         "error": None,
         "errors": [],
-        "warnings": [_fault_object(fault) for fault in route.warnings],
+        "warnings": list(map(to_builtins, route.warnings)),
     }
     if is_route:
         answer |= {
@@ -116,13 +117,3 @@ def table_of(route: Route) -> RouteTable:
         file="-", schema_version="1.1", routes=(spec,), global_ttl_ms=None, warnings=()
     )
     return RouteTable.compile(manifest, endpoints=[route.sink.endpoint_id])
-
-
-def _fault_object(fault: RouteFault) -> dict[str, Any]:
-    return {
-        "kind": fault.kind,
-        "line": fault.line,
-        "column": fault.column,
-        "message": fault.message,
-        "hint": fault.hint,
-    }

@@ -13,12 +13,10 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from edgehub.cli.credentials import checked
+from edgehub.cli.arguments import checked, named_values, sender_id
 from edgehub.cli.mqtt_client import MqttClientError, Server, hub_server, server_options, unreachable
-from edgehub.cli.named_values import named_values
 from edgehub.cli.output import print_line
 from edgehub.clock import SystemClock
-from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.mqtt.client import ANSWER_TIMEOUT_S, Client, ClientOptions, LinkError
 from edgehub.mqtt.fields import STRING_BYTES_MAX
 from edgehub.mqtt.packets import LEVEL_5, publish
@@ -32,14 +30,8 @@ _LEVEL_3_1_1: Final = 4
 _PACKET_ID: Final = 1
 
 
-def _sender(value: str) -> str:
-    if split_sender(value) is None:
-        raise ValueError(f"{value!r} is not <device> or <device>/<module>, each {ID_RULE}")
-    return value
-
-
 @click.command()
-@click.argument("sender", metavar="DEVICE", callback=checked(_sender))
+@click.argument("sender", metavar="DEVICE", callback=checked(sender_id))
 @click.argument("body", required=False)
 @click.option(
     "--property",

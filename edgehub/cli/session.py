@@ -9,7 +9,7 @@ import click
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.output import end_as_json, json_option, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import print_table, span
 from edgehub.telemetry.plural import counted
@@ -65,12 +65,8 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     ask(question, yes=yes, look_first="`edgehub session list`")
     answer = ask_hub(obj, "session end", client_id=client_id)
     end_as_json(answer, 0 if answer["ended"] else 1, as_json=as_json)
-    if answer["ended"]:
-        dropped = counted(answer["dropped"], "message")
-        print_line(f"ended: {client_id}, {dropped} dropped")
-    else:
-        print_line(f"edgehub: no session of {client_id}", err=True)
-    return 0 if answer["ended"] else 1
+    done = f"ended: {client_id}, {counted(answer['dropped'], 'message')} dropped"
+    return print_outcome(done, f"no session of {client_id}", is_done=answer["ended"])
 
 
 def _kept(row: dict[str, Any]) -> str:

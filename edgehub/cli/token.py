@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from edgehub.cli.credentials import CredentialFile, checked, json_option
+from edgehub.cli.arguments import checked
+from edgehub.cli.credentials import CredentialFile, json_option
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, print_line
 from edgehub.cli.tables import print_table

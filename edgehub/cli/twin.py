@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from edgehub.cli.client_id import client_argument, client_arguments
+from edgehub.cli.arguments import checked, client_argument, client_arguments, json_value
 from edgehub.cli.consent import ask, yes_option
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.json_argument import JsonArgument
-from edgehub.cli.output import end_as_json, json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import print_table
 
@@ -59,12 +58,12 @@ def show(obj: dict[str, Any], client_id: str) -> None:
 @client_argument
 @click.option(
     "--desired",
-    type=JsonArgument(),
+    callback=checked(json_value),
     help="Desired properties to merge; null removes one.",
     metavar="JSON",
 )
 @click.option(
-    "--tags", type=JsonArgument(), help="Tags to merge; null removes one.", metavar="JSON"
+    "--tags", callback=checked(json_value), help="Tags to merge; null removes one.", metavar="JSON"
 )
 @click.pass_obj
 def set_twin(
@@ -96,8 +95,5 @@ def remove(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int
     ask(question, yes=yes, look_first=f"`edgehub twin show {client_id}`")
     answer = ask_hub(obj, "twin remove", **client_arguments(client_id))
     end_as_json(answer, 0 if answer["removed"] else 1, as_json=as_json)
-    if answer["removed"]:
-        print_line(f"removed: the twin of {client_id}")
-    else:
-        print_line(f"edgehub: {client_id} has no twin", err=True)
-    return 0 if answer["removed"] else 1
+    done = f"removed: the twin of {client_id}"
+    return print_outcome(done, f"{client_id} has no twin", is_done=answer["removed"])

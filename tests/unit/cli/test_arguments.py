@@ -1,11 +1,10 @@
-"""Lengths of time on the command line."""
+"""Arguments that several commands have."""
 
 from __future__ import annotations
 
-import click
 import pytest
 
-from edgehub.cli.duration import Duration
+from edgehub.cli.arguments import duration_s
 
 
 @pytest.mark.parametrize(
@@ -14,11 +13,11 @@ from edgehub.cli.duration import Duration
 )
 def test_a_length_of_time(text: str, seconds: int) -> None:
     """A number and a unit; without one it is seconds."""
-    assert Duration().convert(text, None, None) == seconds
+    assert duration_s(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "1 year", "-1h", "1.5h", "1h30m"])
 def test_anything_else_is_refused_with_the_form(text: str) -> None:
     """The error shows what to write."""
-    with pytest.raises(click.BadParameter, match="write 90s, 10min, 1h or 2d"):
-        Duration().convert(text, None, None)
+    with pytest.raises(ValueError, match="write 90s, 10min, 1h or 2d"):
+        duration_s(text)
