@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.main import cli
-from edgehub.settings import ENDPOINT_TYPES, Settings, TenantSettings
-from edgehub.settings.fields import endpoint_kind, plain_fields, section_type
+from edgehub.settings import ENDPOINT_TYPES, Settings
+from edgehub.settings.fields import plain_fields
+from edgehub.settings.sections import endpoint_kind, section_types
 from edgehub.web.figures import ENDPOINTS, FIGURES, LIMITS, QUEUES
 from edgehub.web.metrics import text as exposition
 
@@ -133,11 +134,7 @@ def _fields(name: str) -> Iterator[SettingField]:
 def _section(name: str) -> type[BaseModel]:
     if not name:
         return Settings
-    if name == "tenants":
-        return TenantSettings
-    section = section_type(Settings.model_fields[name])
-    assert section is not None, name
-    return section
+    return section_types(Settings.model_fields[name])[0]
 
 
 def _default(field: SettingField) -> str:

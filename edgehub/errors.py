@@ -34,6 +34,21 @@ class ConfigError(EdgeHubError):
         self.hint = hint
 
 
+class ConfigurationError(ConfigError):
+    """Several values are wrong.
+
+    Attributes:
+        faults: All that is wrong, each with its key, reason and hint; never empty.
+    """
+
+    def __init__(self, faults: Sequence[ConfigError]) -> None:
+        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
+        self.faults = tuple(faults)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.faults))
+
+
 def extra_hint(extra: str) -> str:
     """Return how to add an extra to an installation, whichever way it was made.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct, field
 
 from edgehub.devices.private_file import exposed_mode, locked, replace_lines
-from edgehub.errors import ConfigError
+from edgehub.errors import ConfigError, ConfigurationError
 from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -21,21 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 E = TypeVar("E")
-
-
-class EntryFileError(ConfigError):
-    """A file of entries is unusable.
-
-    Attributes:
-        faults: Every fault found, each with file and line, reason and hint.
-    """
-
-    def __init__(self, faults: list[ConfigError]) -> None:
-        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
-        self.faults = tuple(faults)
-
-    def __str__(self) -> str:
-        return "\n".join(str(fault) for fault in self.faults)
 
 
 # No slots: with them `EntryList[Token]()` fails, as Python tells a frozen instance its type.
@@ -65,7 +50,7 @@ class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
         line: Writes an entry as a JSON object.
     """
 
-    error: type[EntryFileError]
+    error: type[ConfigurationError]
     command: str
     name: Callable[[E], str]
     parse: Callable[[str, str, list[ConfigError]], E | None]
@@ -75,7 +60,7 @@ class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
         """Read a file; the order of the lines is kept.
 
         Raises:
-            EntryFileError: The format's own, with every fault, if anything in it is wrong.
+            ConfigurationError: The format's own, with every fault, if anything in it is wrong.
         """
         try:
             # Editors on Windows put a byte order mark in front.
@@ -118,7 +103,7 @@ class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
         changed.
 
         Raises:
-            EntryFileError: The format's own, if the present file is unusable.
+            ConfigurationError: The format's own, if the present file is unusable.
         """
         with locked(path) as file:
             entries = self.read(file) if file.exists() else {}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
+from edgehub.devices.entry_file import EntryFormat, json_object
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
-from edgehub.errors import ConfigError
+from edgehub.errors import ConfigError, ConfigurationError
 from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.routes.tenant import tenant_name
@@ -52,7 +52,7 @@ _BRACES: Final = re.compile(r"\{[^{}/]*\}")
 _PATTERN_CHARACTERS_MAX: Final = 256
 
 
-class IdentityFileError(EntryFileError):
+class IdentityFileError(ConfigurationError):
     """The identities file is unusable."""
 
 

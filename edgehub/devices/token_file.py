@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from edgehub.devices.entry_file import EntryFileError, EntryFormat, json_object
+from edgehub.devices.entry_file import EntryFormat, json_object
 from edgehub.devices.passwords import from_base64, to_base64
-from edgehub.errors import ConfigError
+from edgehub.errors import ConfigError, ConfigurationError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -44,7 +44,7 @@ class Role(StrEnum):
     WRITE = "write"
 
 
-class TokenFileError(EntryFileError):
+class TokenFileError(ConfigurationError):
     """The tokens file is unusable."""
 
 

@@ -17,12 +17,10 @@ from msgspec.structs import replace
 
 from edgehub.decoders.scripts import read_scripts
 from edgehub.devices.identities import IdentityList, certificate_files, read_identity_list
-from edgehub.devices.identity_file import IdentityFileError
 from edgehub.devices.server_tls import ServerTls, is_replaced, read_server_tls
-from edgehub.devices.token_file import TokenFileError
 from edgehub.devices.tokens import TokenList, read_token_list
 from edgehub.endpoints.mqtt_topic import TopicTemplate
-from edgehub.errors import ConfigError, ManifestError, extra_hint
+from edgehub.errors import ConfigError, ConfigurationError, ManifestError, extra_hint
 from edgehub.hub_id import stored_hub_id
 from edgehub.lora.device import DeviceFormError
 from edgehub.lora.device_import import DeviceListError, parse_devices
@@ -58,21 +56,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DECODERS: Final = "lora.decoder_folder"
-
-
-class ConfigurationError(ConfigError):
-    """Something in the configuration is wrong.
-
-    Attributes:
-        faults: Errors of all parts; a part with several faults is one error that holds them.
-    """
-
-    def __init__(self, faults: list[ConfigError]) -> None:
-        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
-        self.faults = tuple(faults)
-
-    def __str__(self) -> str:
-        return "\n".join(str(fault) for fault in self.faults)
 
 
 class Configuration(Struct, frozen=True, kw_only=True):
@@ -270,7 +253,7 @@ def fault_documents(error: ConfigError) -> list[dict[str, Any]]:
             }
             for fault in error.faults
         ]
-    if isinstance(error, ConfigurationError | SettingsError | IdentityFileError | TokenFileError):
+    if isinstance(error, ConfigurationError):
         return [document for fault in error.faults for document in fault_documents(fault)]
     return [
         {

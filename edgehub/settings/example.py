@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.settings import ENDPOINT_TYPES, Settings, TenantSettings
-from edgehub.settings.fields import endpoint_kind, plain_fields, section_type
+from edgehub.settings.fields import plain_fields
+from edgehub.settings.sections import endpoint_kind, is_by_name, section_description, section_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +42,11 @@ def settings_example() -> str:
     lines = [*_prose(_HEAD), ""]
     lines += _keys(Settings, "", optional=False)
     for name, info in Settings.model_fields.items():
-        section = section_type(info)
-        if name == "endpoints" or section is None:
-            continue
-        optional = info.default is None
-        lines += _section(name, info.description or "", section, optional=optional)
-    shown = section_type(Settings.model_fields["upstream"])
+        sections = section_types(info)
+        if sections and not is_by_name(info):
+            optional = info.default is None
+            lines += _section(name, section_description(info), sections[0], optional=optional)
+    shown = section_types(Settings.model_fields["upstream"])[0]
     about = Settings.model_fields["endpoints"].description or ""
     for endpoint in ENDPOINT_TYPES:
         if endpoint is not shown:

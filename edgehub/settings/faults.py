@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from pydantic import BaseModel
 
-from edgehub.errors import ConfigError
+from edgehub.errors import ConfigError, ConfigurationError
 from edgehub.settings.endpoints import ENDPOINT_TYPES
 from edgehub.settings.model import Settings
 from edgehub.settings.redaction import shown
+from edgehub.settings.sections import endpoint_kind, is_by_name, section_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
 _NO_SECTION: Final = frozenset(
@@ -64,21 +65,16 @@ _REASONS: Final = {
 """Texts for the kinds of faults of the validator; other kinds keep its own text."""
 
 
-class SettingsError(ConfigError):
+class SettingsError(ConfigurationError):
     """One or more settings are wrong.
 
     Attributes:
-        faults: Every fault found, each with its key, reason and hint.
         paths: Where the validator found something, from the top; empty = not said.
     """
 
     def __init__(self, faults: list[ConfigError], paths: Sequence[tuple[str, ...]] = ()) -> None:
-        super().__init__(faults[0].key, faults[0].reason, faults[0].hint)
-        self.faults = faults
+        super().__init__(faults)
         self.paths = tuple(paths)
-
-    def __str__(self) -> str:
-        return "\n".join(str(fault) for fault in self.faults)
 
 
 class Origins(Struct, kw_only=True):
@@ -153,7 +149,11 @@ def _fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
     elif kind == "missing":
         reason = "is missing"
     elif kind == "union_tag_not_found":
-        key, reason, hint = origins.written([*path, "type"]), "is missing", _kinds()
+        key, reason, hint = (
+            origins.written([*path, "type"]),
+            "is missing",
+            " or ".join(map(endpoint_kind, ENDPOINT_TYPES)),
+        )
     elif kind == "union_tag_invalid":
         key = origins.written([*path, "type"])
         reason = f"{context['tag']!r} is not a kind of endpoint"
@@ -184,7 +184,7 @@ def _deeper(location: tuple[int | str, ...], text: str) -> tuple[list[str], str]
     """Take the name of a key off a text that was said of its whole section."""
     named, separator, reason = text.partition(": ")
     parts = named.split(".")
-    if separator and parts[0] in _names_at(Settings, location):
+    if separator and parts[0] in _names_at(location):
         return parts, reason
     return [], text
 
@@ -204,11 +204,6 @@ def _near_value(detail: ErrorDetails) -> str:
     return f"did you mean {close[0]!r}?" if close else ""
 
 
-def _kinds() -> str:
-    names = [get_args(model.model_fields["type"].annotation)[0] for model in ENDPOINT_TYPES]
-    return " or ".join(names)
-
-
 def written_path(location: tuple[int | str, ...]) -> list[str]:
     """Return the place of a report of the validator as the file has it."""
     # pydantic adds the chosen member of a union to the path; the file does not have it.
@@ -218,36 +213,24 @@ def written_path(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _near_key(location: tuple[int | str, ...]) -> str:
-    names = _names_at(Settings, location[:-1])
-    return near(str(location[-1]), names)
+    return near(str(location[-1]), _names_at(location[:-1]))
 
 
-def _names_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
-    current: Any = model
-    for part in path:
-        current = _step(current, str(part))
-        if current is None:
-            return set()
-    return set(current.model_fields) if hasattr(current, "model_fields") else set()
-
-
-def _step(current: Any, part: str) -> Any:
-    if isinstance(current, dict):
-        return current["value"]
-    if isinstance(current, tuple):
-        # A discriminated union reports the chosen type as a part of its own.
-        chosen = [m for m in current if part in get_args(m.model_fields["type"].annotation)]
-        return chosen[0] if chosen else None
-    field = current.model_fields.get(part)
-    if field is None:
-        return None
-    # A section stands alone, or together with None where it may be absent.
-    for kind in (field.annotation, *get_args(field.annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    if part == "endpoints":
-        return {"value": ENDPOINT_TYPES}
-    return ENDPOINT_TYPES if part == "upstream" else None
+def _names_at(location: tuple[int | str, ...]) -> set[str]:
+    """Return the keys of the section at a place of a report of the validator."""
+    models: list[type[BaseModel]] = [Settings]
+    is_name = False
+    for part in map(str, location):
+        if is_name:
+            is_name = False
+        elif len(models) > 1:
+            # A discriminated union reports the chosen kind as a part of its own.
+            models = [model for model in models if endpoint_kind(model) == part]
+        else:
+            field = models[0].model_fields.get(part) if models else None
+            models = [] if field is None else section_types(field)
+            is_name = field is not None and is_by_name(field)
+    return set(models[0].model_fields) if len(models) == 1 else set()
 
 
 def near(name: str, known: set[str]) -> str:

@@ -6,18 +6,18 @@ Owns the reading of the model that JSON Schema, example file and documentation s
 from __future__ import annotations
 
 import re
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from msgspec import Struct
-from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from edgehub.settings.change import is_live
+from edgehub.settings.sections import alternatives, section_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
 _UNITS: Final = (
@@ -59,25 +59,11 @@ class SettingField(Struct, frozen=True, kw_only=True):
     instead_of: str
 
 
-def section_type(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of a field that is a section, optional or not; None = it is a plain key."""
-    for kind in _alternatives(field.annotation):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
-
-
 def plain_fields(section: type[BaseModel], prefix: str = "") -> Iterator[SettingField]:
     """Return the keys of a section that are no sections themselves."""
     for name, info in section.model_fields.items():
-        if section_type(info) is None and not _holds_sections(info):
+        if not section_types(info):
             yield setting_field(name, info, prefix)
-
-
-def endpoint_kind(endpoint: type[BaseModel]) -> str:
-    """Return the `type` by which the settings choose an endpoint model."""
-    (kind,) = get_args(endpoint.model_fields["type"].annotation)
-    return str(kind)
 
 
 def setting_field(name: str, info: FieldInfo, prefix: str = "") -> SettingField:
@@ -123,24 +109,5 @@ def _example(info: FieldInfo, default: Any) -> Any:
     if default is not None:
         return default
     # A closed set of texts needs no example of its own.
-    literals = [value for kind in _alternatives(info.annotation) for value in get_args(kind)]
+    literals = [value for kind in alternatives(info.annotation) for value in get_args(kind)]
     return literals[0] if literals and isinstance(literals[0], str) else None
-
-
-def _holds_sections(info: FieldInfo) -> bool:
-    if get_origin(info.annotation) is not dict:
-        return False
-    return any(
-        isinstance(kind, type) and issubclass(kind, BaseModel)
-        for kind in _alternatives(get_args(info.annotation)[1])
-    )
-
-
-def _alternatives(annotation: Any) -> Iterator[Any]:
-    if hasattr(annotation, "__metadata__"):
-        yield from _alternatives(annotation.__origin__)
-    elif get_origin(annotation) in {Union, UnionType}:
-        for kind in get_args(annotation):
-            yield from _alternatives(kind)
-    elif annotation is not NoneType:
-        yield annotation

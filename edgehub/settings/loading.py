@@ -14,20 +14,22 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_settings.exceptions import SettingsError as PydanticSettingsError
 from pydantic_settings.sources import InitSettingsSource
 
 from edgehub.errors import ConfigError
-from edgehub.settings.endpoints import ENDPOINT_TYPES, MqttEndpointSettings
 from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, is_in, near
 from edgehub.settings.model import Settings
+from edgehub.settings.sections import is_by_name, section_types
 from edgehub.storage.credentials import CREDENTIAL
 from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
     from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 _PREFIX: Final = "EDGEHUB_"
@@ -141,7 +143,7 @@ def read_document(file: Path | None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         # Not only `TOMLDecodeError`: a number of thousands of digits is a plain `ValueError`.
         raise SettingsError([ConfigError(str(file), f"not TOML: {error}")]) from error
-    return _anchored(document, Settings, file.parent)
+    return _anchored(document, [Settings], file.parent)
 
 
 def _text_of(file: Path, errors: str = "strict") -> str:
@@ -155,53 +157,35 @@ def _top_of(file: Path) -> dict[str, Any] | None:
         document = tomllib.loads(_FIRST_SECTION.split(text, maxsplit=1)[0])
     except (ValueError, RecursionError):
         return None
-    return _anchored(document, Settings, file.parent)
+    return _anchored(document, [Settings], file.parent)
 
 
-def _anchored(document: dict[str, Any], model: type[BaseModel], folder: Path) -> dict[str, Any]:
-    """Resolve relative paths from `folder`; what does not fit the model stays as it is."""
+def _anchored(
+    document: dict[str, Any], models: Sequence[type[BaseModel]], folder: Path
+) -> dict[str, Any]:
+    """Resolve relative paths from `folder`; what does not fit the models stays as it is."""
     anchored = dict(document)
     for name, value in document.items():
-        if isinstance(value, dict):
-            anchored[name] = _anchored_section(name, value, model, folder)
-        elif isinstance(value, str) and _is_relative(value) and _is_path(model, name):
+        fields = [model.model_fields[name] for model in models if name in model.model_fields]
+        inner = [kind for field in fields for kind in section_types(field)]
+        if isinstance(value, dict) and any(map(is_by_name, fields)):
+            anchored[name] = {
+                key: _anchored(each, inner, folder) if isinstance(each, dict) else each
+                for key, each in value.items()
+            }
+        elif isinstance(value, dict):
+            anchored[name] = _anchored(value, inner, folder)
+        elif isinstance(value, str) and _is_relative(value) and any(map(_is_path, fields)):
             anchored[name] = str(folder / value)
     return anchored
-
-
-def _anchored_section(
-    name: str, section: dict[str, Any], model: type[BaseModel], folder: Path
-) -> dict[str, Any]:
-    if model is Settings and name == "endpoints":
-        return {
-            endpoint: _anchored(value, _endpoint_model(value), folder)
-            if isinstance(value, dict)
-            else value
-            for endpoint, value in section.items()
-        }
-    if model is Settings and name == "upstream":
-        return _anchored(section, _endpoint_model(section), folder)
-    field = model.model_fields.get(name)
-    inner = None if field is None else field.annotation
-    if isinstance(inner, type) and issubclass(inner, BaseModel):
-        return _anchored(section, inner, folder)
-    return section
-
-
-def _endpoint_model(section: Mapping[str, Any]) -> type[BaseModel]:
-    for model in ENDPOINT_TYPES:
-        if section.get("type") in get_args(model.model_fields["type"].annotation):
-            return model
-    return MqttEndpointSettings
 
 
 def _is_relative(value: str) -> bool:
     return bool(value) and not value.startswith(CREDENTIAL)
 
 
-def _is_path(model: type[BaseModel], name: str) -> bool:
-    field = model.model_fields.get(name)
-    return field is not None and Path in (field.annotation, *get_args(field.annotation))
+def _is_path(field: FieldInfo) -> bool:
+    return Path in (field.annotation, *get_args(field.annotation))
 
 
 def _with_cleanup(flags: dict[str, Any], variable: str | None) -> dict[str, Any]:
@@ -233,15 +217,9 @@ def _unknown_environment() -> Iterator[ConfigError]:
 
 
 def _section_keys() -> Iterator[tuple[str, str]]:
-    sections: dict[str, type[BaseModel]] = {
-        name: field.annotation
-        for name, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
-    for name, model in sections.items():
-        yield from ((name.upper(), key.upper()) for key in model.model_fields)
-    for model in ENDPOINT_TYPES:
-        yield from (("UPSTREAM", key.upper()) for key in model.model_fields)
+    for name, field in Settings.model_fields.items():
+        for model in () if is_by_name(field) else section_types(field):
+            yield from ((name.upper(), key.upper()) for key in model.model_fields)
 
 
 def environment_variable(path: Sequence[str]) -> str | None:

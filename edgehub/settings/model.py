@@ -344,64 +344,34 @@ class Settings(BaseSettings):
         description="Socket of the command line; absent = control.sock in data_dir, or systemd's.",
         examples=["/run/edgehub/control.sock"],
     )
-    store: StoreSettings = Field(default=StoreSettings(), description="The queues on disk.")
-    journal: JournalSettings = Field(
-        default=JournalSettings(), description="What became of every message, for reports."
-    )
-    clock: ClockSettings = Field(
-        default=ClockSettings(), description="What is made of the time of day."
-    )
-    mqtt: MqttSettings = Field(
-        default=MqttSettings(), description="The listener for devices and modules."
-    )
-    http: HttpSettings = Field(
-        default=HttpSettings(), description="The HTTP head for devices and modules."
-    )
+    store: StoreSettings = StoreSettings()
+    journal: JournalSettings = JournalSettings()
+    clock: ClockSettings = ClockSettings()
+    mqtt: MqttSettings = MqttSettings()
+    http: HttpSettings = HttpSettings()
     broker: BrokerSettings | None = Field(
         default=None, description="An existing MQTT broker that the hub joins; absent = none."
     )
-    lora: LoraSettings = Field(
-        default=LoraSettings(), description="LoRaWAN stations that connect to the hub."
-    )
-    workload: WorkloadSettings = Field(
-        default=WorkloadSettings(),
-        description="The workload API of Azure IoT Edge, for modules made with its SDKs.",
-    )
-    entities: EntitySettings = Field(
-        default=EntitySettings(),
-        description="Who is behind the hub, and what is held for those not registered yet.",
-    )
-    mapper: MapperSettings = Field(
-        default=MapperSettings(), description="What messages of entities become at Cumulocity."
-    )
-    web: WebSettings = Field(
-        default=WebSettings(), description="The HTTP API and the live page, for operators."
-    )
-    redis: RedisSettings = Field(
-        default=RedisSettings(), description="A Redis server that several hubs share."
-    )
-    routing_table: RoutingTableSettings = Field(
-        default=RoutingTableSettings(), description="Routes that the hub keeps itself."
-    )
+    lora: LoraSettings = LoraSettings()
+    workload: WorkloadSettings = WorkloadSettings()
+    entities: EntitySettings = EntitySettings()
+    mapper: MapperSettings = MapperSettings()
+    web: WebSettings = WebSettings()
+    redis: RedisSettings = RedisSettings()
+    routing_table: RoutingTableSettings = RoutingTableSettings()
     tenants: dict[TenantName, TenantSettings] = Field(
         default_factory=dict,
         description="Who shares the hub without seeing one another; absent = everybody is one.",
     )
-    affinity: AffinitySettings = Field(
-        default=AffinitySettings(),
-        description="Which hub speaks for a device that several hear.",
-    )
-    device_bound: DeviceBoundSettings = Field(
-        default=DeviceBoundSettings(),
-        description="Messages to devices and modules, stored until they are acknowledged.",
-    )
+    affinity: AffinitySettings = AffinitySettings()
+    device_bound: DeviceBoundSettings = DeviceBoundSettings()
     upstream: AnyEndpoint | None = Field(
         default=None, description="Where $upstream goes; absent = collect only."
     )
     endpoints: dict[EndpointName, AnyEndpoint] = Field(
         default_factory=dict, description="Further endpoints by name, for the sink Endpoint(name)."
     )
-    log: LogSettings = Field(default=LogSettings(), description="What goes to stderr.")
+    log: LogSettings = LogSettings()
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Settings:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.settings import ENDPOINT_TYPES, Settings, TenantSettings
-from edgehub.settings.fields import endpoint_kind, plain_fields, section_type, title_of, unit_of
+from edgehub.settings.fields import plain_fields, title_of, unit_of
+from edgehub.settings.sections import endpoint_kind, section_description, section_types
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -34,10 +35,11 @@ def settings_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     _describe(schema, Settings, "")
     for name, info in Settings.model_fields.items():
-        section = section_type(info)
-        if section is not None and section not in ENDPOINT_TYPES:
-            _describe(definitions[section.__name__], section, f"{name}.")
-            definitions[section.__name__]["title"] = f"[{name}]"
+        for section in section_types(info):
+            schema["properties"][name]["description"] = section_description(info)
+            if section not in (*ENDPOINT_TYPES, TenantSettings):
+                _describe(definitions[section.__name__], section, f"{name}.")
+                definitions[section.__name__]["title"] = f"[{name}]"
     _describe(definitions["TenantSettings"], TenantSettings, "tenants.*.")
     definitions["TenantSettings"]["title"] = "One tenant"
     for endpoint in ENDPOINT_TYPES:

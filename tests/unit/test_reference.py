@@ -10,7 +10,7 @@ from pathlib import Path
 from edgehub.cli import main
 from edgehub.settings import ENDPOINT_TYPES, Settings
 from edgehub.settings.change import LIVE_KEYS
-from edgehub.settings.fields import endpoint_kind, section_type
+from edgehub.settings.sections import endpoint_kind, section_types
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -24,7 +24,7 @@ LEVELS = {"info": "info", "warning": "warning", "error": "error", "exception": "
 def test_every_section_of_the_settings_is_described():
     """Each has a table that the generator fills."""
     types = {f"endpoints.{endpoint_kind(kind)}" for kind in ENDPOINT_TYPES}
-    sections = {name for name, info in Settings.model_fields.items() if section_type(info)}
+    sections = {name for name, info in Settings.model_fields.items() if section_types(info)}
     expected = sections - {"upstream"} | types | {"endpoints", "tenants"}
     found = set(re.findall(r"<!-- generated: settings (\S+) -->", SETTINGS))
     assert found == expected

@@ -10,11 +10,12 @@ import pytest
 
 from edgehub.clock import SystemClock
 from edgehub.decoders.decoders import Decoders
+from edgehub.errors import ConfigurationError
 from edgehub.heads.lora.payloads import DecodedUplink, decode_body
 from edgehub.hub.lora import LoraPart
 from edgehub.lab.radio.device import ReceivedDownlink
 from edgehub.settings import Settings
-from edgehub.settings.configuration import ConfigurationError, read_configuration
+from edgehub.settings.configuration import read_configuration
 from edgehub.settings.origin import LoadedSettings
 from edgehub.telemetry.log_limit import LogLimit
 from tests.support.lora import STATIONS, a_station, answer, lora_hub, personalised

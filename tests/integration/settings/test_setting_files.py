@@ -12,9 +12,10 @@ import pytest
 from edgehub.endpoints.device_session import SessionError
 from edgehub.endpoints.http_link import HttpLinkError
 from edgehub.endpoints.mqtt_link import LinkError
+from edgehub.errors import ConfigurationError
 from edgehub.redis_link.faults import RedisUnavailableError
 from edgehub.settings import Settings, SettingsError
-from edgehub.settings.configuration import ConfigurationError, fault_documents, read_configuration
+from edgehub.settings.configuration import fault_documents, read_configuration
 from edgehub.settings.loading import find_hub
 from edgehub.settings.origin import LoadedSettings, SettingsSource
 from edgehub.storage.credentials import SECRET_BYTES_MAX, TlsOptions, read_secret

@@ -11,9 +11,10 @@ import pytest
 
 from edgehub.settings import ENDPOINT_TYPES, Settings, check_settings
 from edgehub.settings.example import settings_example
-from edgehub.settings.fields import endpoint_kind, plain_fields, section_type, title_of, unit_of
+from edgehub.settings.fields import plain_fields, title_of, unit_of
 from edgehub.settings.origin import flat_settings
 from edgehub.settings.schema import DIALECT, settings_schema
+from edgehub.settings.sections import endpoint_kind, section_types
 
 DEFAULTS = re.compile(r"^#(?=[a-z\[])", re.MULTILINE)
 EVERYTHING = re.compile(r"^##?(?=[a-z\[])", re.MULTILINE)
@@ -26,9 +27,11 @@ def _example(pattern: re.Pattern[str]) -> dict[str, object]:
 def _sections() -> list[tuple[str, type]]:
     found = [("", Settings)]
     for name, info in Settings.model_fields.items():
-        section = section_type(info)
-        if section is not None and section not in ENDPOINT_TYPES:
-            found.append((f"{name}.", section))
+        found += [
+            (f"{name}.", section)
+            for section in section_types(info)
+            if name not in {"upstream", "endpoints", "tenants"}
+        ]
     return found + [("endpoints.x.", endpoint) for endpoint in ENDPOINT_TYPES]
 
 

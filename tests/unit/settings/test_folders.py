@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgehub.cli.main import cli
+from edgehub.errors import ConfigurationError
 from edgehub.settings import MqttEndpointSettings, SettingsError, load_settings
-from edgehub.settings.configuration import ConfigurationError, read_configuration
+from edgehub.settings.configuration import read_configuration
 from edgehub.settings.origin import SettingsSource
 
 UPSTREAM = '[upstream]\ntype = "mqtt"\nhost = "h"\nusername = "g"\npassword_file = "{}"\n'

@@ -154,6 +154,10 @@ def test_relative_paths_of_the_file_count_from_its_folder(tmp_path, monkeypatch)
         type = "mqtt"
         host = "parent"
         password_file = "secret"
+        [broker]
+        host = "127.0.0.1"
+        username = "gateway"
+        password_file = "broker"
         [endpoints.path]
         type = "file"
         path = "out.jsonl"
@@ -167,6 +171,8 @@ def test_relative_paths_of_the_file_count_from_its_folder(tmp_path, monkeypatch)
     assert isinstance(settings.upstream, MqttEndpointSettings)
     assert settings.upstream.host == "parent"
     assert settings.upstream.password_file == tmp_path / "secret"
+    assert settings.broker is not None
+    assert settings.broker.password_file == tmp_path / "broker"
     assert settings.endpoints["path"].model_dump()["path"] == tmp_path / "out.jsonl"
     monkeypatch.setenv("EDGEHUB_MANIFEST", "other.json")
     settings = load_settings(path, {"data_dir": "here"})

@@ -9,7 +9,7 @@ import pytest
 
 from edgehub.settings import Settings, SettingsError, check_settings
 from edgehub.settings.endpoints import ENDPOINT_TYPES
-from edgehub.settings.fields import section_type
+from edgehub.settings.sections import is_by_name, section_types
 
 WRONG: tuple[Any, ...] = (-1, 1e9, float("nan"), True, "", "x y/#", "75 %", [], [3], {}, {"a b": 3})
 """What some key or other cannot be."""
@@ -31,9 +31,9 @@ def _sections() -> dict[str, tuple[str, dict[str, Any], tuple[str, ...]]]:
     """Give, by a name, a section, what is right in it, and its keys."""
     found: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {}
     for name, field in Settings.model_fields.items():
-        section = section_type(field)
-        if name != "upstream" and section is not None:
-            found[name] = name, {}, tuple(section.model_fields)
+        if name != "upstream" and not is_by_name(field):
+            for section in section_types(field):
+                found[name] = name, {}, tuple(section.model_fields)
     for model in ENDPOINT_TYPES:
         (kind,) = get_args(model.model_fields["type"].annotation)
         keys = tuple(key for key in model.model_fields if key != "type")
