@@ -8,9 +8,11 @@ admitted again after its result.
 from __future__ import annotations
 
 from array import array
-from enum import IntEnum
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import NEVER_MS
@@ -22,37 +24,26 @@ if TYPE_CHECKING:
     from edgehub.message import Row
     from edgehub.store.encoding import Params
 
-
 EVENTS_MAX: Final = 65_536
 """Events of one queue that wait for their commit one by one; beyond it only sums are kept."""
 
-
-class Departure(IntEnum):
-    """Why a row leaves its queue; the values are those of its event."""
-
-    SENT = RowEvent.SENT.value
-    EXPIRED = RowEvent.EXPIRED.value
-    DEAD_LETTERED = RowEvent.DEAD_LETTERED.value
-    DROPPED = RowEvent.DROPPED.value
+_numbers = partial(array, "q")
 
 
-class Results:
+class Results(Struct, eq=False):
     """Rows that leave with the next transaction: 17 bytes each, and the contents of dead letters.
 
     Attributes:
         events: Of them, for the journal, and of rows that were refused for now.
     """
 
-    __slots__ = ("attempts", "bytes", "dead_letters", "events", "kinds", "offsets", "sizes")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.offsets = array("q")
-        self.sizes = array("q")
-        self.kinds = bytearray()
-        self.dead_letters: dict[int, Params] = {}
-        self.attempts: dict[int, int] = {}
-        self.events = EventColumns()
+    bytes: int = 0
+    offsets: array[int] = field(default_factory=_numbers)
+    sizes: array[int] = field(default_factory=_numbers)
+    kinds: bytearray = field(default_factory=bytearray)
+    dead_letters: dict[int, Params] = {}
+    attempts: dict[int, int] = {}
+    events: EventColumns = field(default_factory=EventColumns)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -60,45 +51,38 @@ class Results:
     def __bool__(self) -> bool:
         return bool(self.offsets or self.attempts or self.events)
 
-    def leave(self, rows: Sequence[Row], kind: Departure) -> None:
-        """Record that `rows` leave."""
-        self.leave_unread([row.offset for row in rows], [row.size for row in rows], kind)
+    def leave(self, rows: Sequence[Row], event: RowEvent) -> None:
+        """Record that `rows` leave by an event."""
+        self.leave_unread([row.offset for row in rows], [row.size for row in rows], event)
         if self.attempts:
             for row in rows:
                 self.attempts.pop(row.offset, None)
 
-    def leave_unread(self, offsets: Sequence[int], sizes: Sequence[int], kind: Departure) -> None:
+    def leave_unread(self, offsets: Sequence[int], sizes: Sequence[int], event: int) -> None:
         """Record that rows leave that were not read."""
         self.offsets.extend(offsets)
         self.sizes.extend(sizes)
         self.bytes += sum(sizes)
-        self.kinds.extend(bytes((kind,)) * len(offsets))
+        self.kinds.extend(bytes((event,)) * len(offsets))
 
-    def count(self, kind: Departure) -> int:
-        """Count the rows that leave for one reason."""
-        return self.kinds.count(kind)
+    def count(self, event: RowEvent) -> int:
+        """Count the rows that leave by an event."""
+        return self.kinds.count(event)
 
     def split(self, offset: int, refused: set[int]) -> tuple[Results, Results]:
         """Split into the results of rows up to `offset` and the others, without those `refused`."""
         parts = (Results(), Results())
         for half, events in zip(parts, self.events.part(offset, refused), strict=True):
             half.events = events
-        for row_offset, size, kind in zip(self.offsets, self.sizes, self.kinds, strict=True):
-            if row_offset in refused:
-                continue
-            half = parts[row_offset > offset]
-            half.offsets.append(row_offset)
-            half.sizes.append(size)
-            half.bytes += size
-            half.kinds.append(kind)
+        for row_offset, size, event in zip(self.offsets, self.sizes, self.kinds, strict=True):
+            if row_offset not in refused:
+                parts[row_offset > offset].leave_unread((row_offset,), (size,), event)
         for row_offset, attempts in self.attempts.items():
-            if row_offset in refused:
-                continue
-            parts[row_offset > offset].attempts[row_offset] = attempts
+            if row_offset not in refused:
+                parts[row_offset > offset].attempts[row_offset] = attempts
         for row_offset, letter in self.dead_letters.items():
-            if row_offset in refused:
-                continue
-            parts[row_offset > offset].dead_letters[row_offset] = letter
+            if row_offset not in refused:
+                parts[row_offset > offset].dead_letters[row_offset] = letter
         return parts
 
     def append(self, later: Results) -> None:

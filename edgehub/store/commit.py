@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from edgehub.journal.row_events import EventColumns, JoinedRows, RowEvent
 from edgehub.store.dead_letters import bytes_of, dead_ms_of
 from edgehub.store.transaction import Outcome, QueueWrite, Transaction
@@ -28,14 +30,11 @@ CHANGE_BYTES: Final = 1024
 """Estimate of what a changed row of another table writes: a page with a few changed rows."""
 
 
-class _QueueCommit:
-    __slots__ = ("joined", "queue", "results", "write")
-
-    def __init__(self, queue: Queue, joined: QueueRows | None, results: Results | None) -> None:
-        self.queue = queue
-        self.joined = joined
-        self.results = results
-        self.write = QueueWrite(queue.number)
+class _QueueCommit(Struct, eq=False):
+    queue: Queue
+    write: QueueWrite
+    joined: QueueRows | None = None
+    results: Results | None = None
 
 
 class Commit:
@@ -60,18 +59,17 @@ class Commit:
         """Estimate of what was written of other tables."""
         self._shared = shared
         self._dead_letters: list[Params] = []
-        self._queues = [
-            _QueueCommit(queue, joined, None) for queue, joined in group.rows_of.items()
-        ]
-        by_queue = {entry.queue: entry for entry in self._queues}
+        by_queue = {
+            queue: _QueueCommit(queue, QueueWrite(queue.number), joined)
+            for queue, joined in group.rows_of.items()
+        }
         for queue in queues_with_results:
-            results = queue.checkpointer.take()
             entry = by_queue.get(queue)
             if entry is None:
-                entry = _QueueCommit(queue, None, None)
-                self._queues.append(entry)
-            entry.results = results
-            self._dead_letters.extend(results.dead_letters.values())
+                entry = by_queue[queue] = _QueueCommit(queue, QueueWrite(queue.number))
+            entry.results = queue.checkpointer.take()
+            self._dead_letters.extend(entry.results.dead_letters.values())
+        self._queues = list(by_queue.values())
         # Gathered queue by queue, and over hours while commits fail; the oldest get the lowest ids.
         self._dead_letters.sort(key=dead_ms_of)
         offsets = shared.offsets

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.journal.row_events import EventColumns, RowEvent, pack
 
@@ -62,45 +63,27 @@ class StoredEvents:
         self.state: bytes | None = meta.get("journal_state")
 
 
-class EventBatch:
+class EventBatch(Struct, eq=False):
     """What one transaction writes into the table.
 
     Attributes:
         bytes: Size of the blob once it is written, 0 = there was nothing to write.
     """
 
-    __slots__ = (
-        "bytes",
-        "early",
-        "hub_ms",
-        "notes",
-        "number",
-        "own",
-        "queues",
-        "reads",
-        "replaces",
-        "since_ms",
-        "summed",
-        "taken",
-        "trusted",
-        "wall_ms",
-    )
-
-    def __init__(self, number: int, hub_ms: int, wall_ms: int, *, trusted: bool) -> None:
-        self.number = number
-        self.hub_ms = hub_ms
-        self.wall_ms = wall_ms
-        self.trusted = trusted
-        self.taken: list[Note] = []
-        self.notes: list[Note] = []
-        self.early: dict[tuple[EndpointId, Priority], EventColumns] = {}
-        self.queues: list[QueueEvents] = []
-        self.own: list[Note] = []
-        self.replaces: EventBatch | None = None
-        self.summed = False
-        self.since_ms = hub_ms
-        self.reads = 0
-        self.bytes = 0
+    number: int
+    hub_ms: int
+    wall_ms: int
+    trusted: bool
+    since_ms: int
+    reads: int
+    taken: list[Note]
+    notes: list[Note]
+    early: dict[tuple[EndpointId, Priority], EventColumns]
+    queues: list[QueueEvents]
+    own: list[Note] = []
+    replaces: EventBatch | None = None
+    summed: bool = False
+    bytes: int = 0
 
     def dead_letters_left(self, deleted: Iterable[Depth], reason: str) -> None:
         """Record dead letters that this transaction deletes."""
@@ -289,14 +272,22 @@ class EventLog:
         """
         self._number += 1
         now_ms = self.hub_time.now_ms()
-        batch = EventBatch(self._number, now_ms, self._utc_ms(now_ms), trusted=self._is_trusted())
-        batch.taken, self._notes = self._notes, []
-        batch.early, self._early = self._early, {}
+        notes, self._notes = self._notes, []
+        early, self._early = self._early, {}
         refused, self._refused = self._refused, {}
-        batch.taken += [["refused", device, *sums, why] for (device, why), sums in refused.items()]
-        batch.notes = batch.taken
-        batch.queues = [*queues, *((*key, columns) for key, columns in batch.early.items())]
-        batch.reads = self._reads
+        notes += [["refused", device, *sums, why] for (device, why), sums in refused.items()]
+        batch = EventBatch(
+            number=self._number,
+            hub_ms=now_ms,
+            wall_ms=self._utc_ms(now_ms),
+            trusted=self._is_trusted(),
+            since_ms=now_ms,
+            reads=self._reads,
+            taken=notes,
+            notes=notes,
+            early=early,
+            queues=[*queues, *((*key, columns) for key, columns in early.items())],
+        )
         self.urgent = False
         if self.summing:
             batch.sum_up(self._joinable(batch), self._state_notes(batch.hub_ms))

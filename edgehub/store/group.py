@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from edgehub.message import NEVER_MS
 from edgehub.store.queue_rows import QueueRows, split_columns
 
@@ -31,7 +33,7 @@ Operation = tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]
 """Work that joins the transaction, and the future of its result."""
 
 
-class Group:
+class Group(Struct, eq=False):
     """Messages that are committed together.
 
     Attributes:
@@ -42,28 +44,15 @@ class Group:
         freeing: Operations that only delete.
     """
 
-    __slots__ = (
-        "apart",
-        "bodies",
-        "bytes",
-        "commit_now",
-        "freeing",
-        "operations",
-        "rows",
-        "rows_of",
-        "waiters",
-    )
-
-    def __init__(self) -> None:
-        self.rows_of: dict[Queue, QueueRows] = {}
-        self.bodies: list[Params] = []
-        self.waiters: list[Waiter] = []
-        self.operations: list[Operation] = []
-        self.freeing: list[Operation] = []
-        self.rows = 0
-        self.bytes = 0
-        self.apart = False
-        self.commit_now = False
+    rows_of: dict[Queue, QueueRows] = {}
+    bodies: list[Params] = []
+    waiters: list[Waiter] = []
+    operations: list[Operation] = []
+    freeing: list[Operation] = []
+    rows: int = 0
+    bytes: int = 0
+    apart: bool = False
+    commit_now: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.operations or self.freeing)

@@ -83,12 +83,12 @@ class LimitDecision(StrEnum):
     REFUSED = "refused"
 
 
-class _Reached:
-    __slots__ = ("dropped", "evicted", "last_s", "logged_s", "refused", "since_s")
-
-    def __init__(self, now_s: float) -> None:
-        self.since_s = self.last_s = self.logged_s = now_s
-        self.refused = self.dropped = self.evicted = 0
+class _Reached(Struct):
+    since_s: float
+    last_s: float
+    logged_s: float
+    refused: int = 0
+    dropped: int = 0
 
 
 class Limits:
@@ -423,7 +423,7 @@ class Limits:
 
     def evicted(self, cap: Cap, queue: Queue | None, rows: int) -> None:
         """Count rows that were evicted; `queue` None = a cap of the hub."""
-        self._note(cap, queue).evicted += rows
+        self._note(cap, queue).dropped += rows
 
     def report(self) -> None:
         """Log reached caps at a bounded rate, and forget those that have had room for a while."""
@@ -446,7 +446,7 @@ class Limits:
                 for_s=now_s - reached.since_s,
                 overflow=self.caps.overflow,
                 refused=reached.refused,
-                dropped=reached.dropped + reached.evicted,
+                dropped=reached.dropped,
             )
             for (cap, queue_id), reached in self._reached.items()
         ]
@@ -456,7 +456,7 @@ class Limits:
         now_s = self._clock.monotonic()
         reached = self._reached.get(key)
         if reached is None:
-            reached = self._reached[key] = _Reached(now_s)
+            reached = self._reached[key] = _Reached(now_s, now_s, now_s)
             self._warn(key, reached, now_s)
         reached.last_s = now_s
         self.last_cap = cap
@@ -478,7 +478,7 @@ def _words(
         "queue": queue_id,
         "for_s": round(now_s - reached.since_s, 1),
         "refused": reached.refused,
-        "dropped": reached.dropped + reached.evicted,
+        "dropped": reached.dropped,
     }
 
 

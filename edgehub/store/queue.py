@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct, field
+
 from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import queue_id
-from edgehub.store.checkpointer import Checkpointer, Departure, Results
+from edgehub.store.checkpointer import Checkpointer, Results
 from edgehub.store.creations import Creations
 from edgehub.store.out_of_turn import OutOfTurn
 from edgehub.store.reader import Reader
@@ -32,29 +34,17 @@ COUNTED_MAX: Final = 64
 """Up to so many rows in flight are added up one by one; of more the bytes are estimated."""
 
 
-class QueueRecord:
+class QueueRecord(Struct, eq=False):
     """What the file contains of a queue at start."""
 
-    __slots__ = (
-        "checkpoint",
-        "creations",
-        "endpoint_id",
-        "highest",
-        "lowest",
-        "number",
-        "priority",
-        "zones",
-    )
-
-    def __init__(self, number: int, endpoint_id: EndpointId, priority: Priority) -> None:
-        self.number = number
-        self.endpoint_id = endpoint_id
-        self.priority = priority
-        self.checkpoint = 0
-        self.lowest: tuple[int, int] | None = None
-        self.highest = 0
-        self.zones = Zones()
-        self.creations = Creations()
+    number: int
+    endpoint_id: EndpointId
+    priority: Priority
+    checkpoint: int = 0
+    lowest: tuple[int, int] | None = None
+    highest: int = 0
+    zones: Zones = field(default_factory=Zones)
+    creations: Creations = field(default_factory=Creations)
 
 
 class Queue:
@@ -178,11 +168,11 @@ class Queue:
 
     def confirm(self, rows: Sequence[Row]) -> None:
         """Remove delivered rows; their deletion is committed within 50 ms."""
-        self._leave(rows, Departure.SENT)
+        self._leave(rows, RowEvent.SENT)
 
     def expire(self, rows: Sequence[Row]) -> None:
         """Remove rows whose time to live ended in flight or just before their send."""
-        self._leave(rows, Departure.EXPIRED)
+        self._leave(rows, RowEvent.EXPIRED)
 
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
         """Move a row that is in flight to the dead letters, in one transaction."""
@@ -196,7 +186,7 @@ class Queue:
         self.checkpointer.withdraw((row,))
         self._forget_creations((row,))
         results = self.checkpointer.results
-        results.leave((row,), Departure.DEAD_LETTERED)
+        results.leave((row,), RowEvent.DEAD_LETTERED)
         self._record(RowEvent.DEAD_LETTERED, (row,), f"{kind.value}: {reason}")
         results.dead_letters[row.offset] = letter
         self._changed(self, 1)
@@ -308,10 +298,10 @@ class Queue:
 
     def results_committed(self, results: Results) -> None:
         """Count results that are in the file now (zones already replaced)."""
-        self._sent_total += results.count(Departure.SENT)
-        self._expired_total += results.count(Departure.EXPIRED)
-        self._dead_lettered_total += results.count(Departure.DEAD_LETTERED)
-        self._dropped_total += results.count(Departure.DROPPED)
+        self._sent_total += results.count(RowEvent.SENT)
+        self._expired_total += results.count(RowEvent.EXPIRED)
+        self._dead_lettered_total += results.count(RowEvent.DEAD_LETTERED)
+        self._dropped_total += results.count(RowEvent.DROPPED)
         self.reader.forget_evicted(results.offsets)
         self.out_of_turn.left(results.offsets)
         self.checkpointer.commit()
@@ -406,7 +396,7 @@ class Queue:
             return 0
         offsets = [record[0] for record in records]
         results = self.checkpointer.results
-        results.leave_unread(offsets, [record[3] for record in records], Departure.DROPPED)
+        results.leave_unread(offsets, [record[3] for record in records], RowEvent.DROPPED)
         if self._shared.events is not None:
             now_ms = self._shared.hub_time.now_ms()
             results.events.add_records(RowEvent.DROPPED, records, now_ms, reason)
@@ -445,22 +435,22 @@ class Queue:
         self.reader.go_back(lowest)
         self.wake()
 
-    def _leave(self, rows: Iterable[Row], kind: Departure) -> None:
+    def _leave(self, rows: Iterable[Row], event: RowEvent) -> None:
         rows = list(rows)
         self.checkpointer.withdraw(rows)
         self._forget_creations(rows)
         if self._shared.offsets.ahead:
-            rows = self._leave_early(rows, kind)
+            rows = self._leave_early(rows, event)
         if rows:
-            self.checkpointer.results.leave(rows, kind)
-            self._record(RowEvent(kind), rows)
+            self.checkpointer.results.leave(rows, event)
+            self._record(event, rows)
             self._changed(self, len(rows))
 
     def _forget_creations(self, rows: Sequence[Row]) -> None:
         if self.creations:
             self.creations.discard([row.offset for row in rows])
 
-    def _leave_early(self, rows: list[Row], kind: Departure) -> list[Row]:
+    def _leave_early(self, rows: list[Row], event: RowEvent) -> list[Row]:
         """Remove uncommitted rows, which are never written; return the others."""
         proposed = self.checkpointer.proposed
         others: list[Row] = []
@@ -473,14 +463,14 @@ class Queue:
             early.append(row)
             self._enqueued_total += 1
             self._enqueued_bytes_total += row.size
-            if kind is Departure.SENT:
+            if event is RowEvent.SENT:
                 self._sent_total += 1
             else:
                 self._expired_total += 1
         if early and self._shared.events is not None:
             between = self.checkpointer.results.events.take({row.offset for row in early})
             key = (self.endpoint_id, self.priority)
-            self._shared.events.early(key, early, RowEvent(kind), between)
+            self._shared.events.early(key, early, event, between)
         return others
 
     def _record(self, event: RowEvent, rows: Sequence[Row], reason: str | None = None) -> None:

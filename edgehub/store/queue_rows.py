@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from edgehub.message import Row
     from edgehub.store.encoding import Params
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 NO_BARRIER: Final = 2**31
 
 
-class QueueRows:
+class QueueRows(Struct, eq=False):
     """Rows in order of their offsets.
 
     Attributes:
@@ -29,28 +31,15 @@ class QueueRows:
         withdrawn: Offsets of rows that were confirmed before the commit.
     """
 
-    __slots__ = (
-        "bytes",
-        "early_max",
-        "full",
-        "handed_out",
-        "plain",
-        "recency",
-        "rows",
-        "senders",
-        "withdrawn",
-    )
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.plain: list[Params] = []
-        self.full: list[Params] = []
-        self.senders: list[str] = []
-        self.recency = False
-        self.bytes = 0
-        self.handed_out = 0
-        self.early_max = NO_BARRIER
-        self.withdrawn: set[int] = set()
+    rows: list[Row] = []
+    plain: list[Params] = []
+    full: list[Params] = []
+    senders: list[str] = []
+    recency: bool = False
+    bytes: int = 0
+    handed_out: int = 0
+    early_max: int = NO_BARRIER
+    withdrawn: set[int] = set()
 
     def prune(self) -> None:
         """Remove the rows that were withdrawn."""

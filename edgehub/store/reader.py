@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS
 from edgehub.store.database import StoreBusyError
@@ -42,13 +43,10 @@ UNSTORED_ROWS_MAX: Final = 1_000_000
 READ_PAUSE_S: Final = 1.0
 
 
-class _Batch:
-    __slots__ = ("bytes_left", "rows", "rows_max")
-
-    def __init__(self, rows_max: int, bytes_max: int) -> None:
-        self.rows: list[Row] = []
-        self.rows_max = rows_max
-        self.bytes_left = bytes_max
+class _Batch(Struct, eq=False):
+    rows_max: int
+    bytes_left: int
+    rows: list[Row] = []
 
 
 class Reader:

@@ -77,8 +77,7 @@ def recover(connection: sqlite3.Connection) -> Recovered:
     queues: list[QueueRecord] = []
     zones_repaired = 0
     for number, endpoint_id, priority, checkpoint in records:
-        record = QueueRecord(number, EndpointId(endpoint_id), Priority(priority))
-        record.checkpoint = checkpoint
+        record = QueueRecord(number, EndpointId(endpoint_id), Priority(priority), checkpoint)
         zones_repaired += _load(connection, record)
         queues.append(record)
     high_water = max(

@@ -23,14 +23,11 @@ if TYPE_CHECKING:
     from edgehub.store.offsets import Offsets
 
 
-class Cache:
+class Cache(Struct):
     """The memory for rows read ahead of the pump, over all queues."""
 
-    __slots__ = ("bytes", "bytes_max")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.bytes = 0
+    bytes_max: int
+    bytes: int = 0
 
 
 class Staleness:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS
 from edgehub.store.database import Fault, classify
@@ -35,70 +36,50 @@ ZONES_PER_RANGE: Final = 100
 QUEUE_TABLE: Final = read_sql("queue_table.sql")
 
 
-class QueueWrite:
+class QueueWrite(Struct):
     """What one transaction writes for one queue."""
 
-    __slots__ = (
-        "attempts",
-        "deletes",
-        "full",
-        "number",
-        "plain",
-        "registration",
-        "zones",
-    )
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.registration: Params | None = None
-        self.plain: list[Params] = []
-        self.full: list[Params] = []
-        self.attempts: list[tuple[int, int]] = []
-        self.deletes: Sequence[int] = ()
-        self.zones: list[ZoneValues] = []
+    number: int
+    registration: Params | None = None
+    plain: list[Params] = []
+    full: list[Params] = []
+    attempts: list[tuple[int, int]] = []
+    deletes: Sequence[int] = ()
+    zones: list[ZoneValues] = []
 
 
-class Outcome:
-    """The result of one transaction."""
+class Outcome(Struct):
+    """The result of one transaction.
 
-    __slots__ = ("changes", "evicted", "lowest", "operations")
+    Attributes:
+        changes: Rows of other tables that operations have written or deleted.
+        lowest: By queue number, offset and enqueue time of the lowest row left, None = empty.
+        operations: Result and error of each.
+        evicted: Evicted dead letters: endpoint, priority, rows, bytes.
+    """
 
-    def __init__(self) -> None:
-        self.changes = 0
-        """Rows of other tables that operations have written or deleted."""
-        self.lowest: dict[int, tuple[int, int] | None] = {}
-        """Queue number -> offset and enqueue time of the lowest row left, None = empty."""
-        self.operations: list[tuple[Any, Exception | None]] = []
-        self.evicted: list[Depth] = []
-        """Evicted dead letters: endpoint, priority, rows, bytes."""
+    changes: int = 0
+    lowest: dict[int, tuple[int, int] | None] = {}
+    operations: list[tuple[Any, Exception | None]] = []
+    evicted: list[Depth] = []
 
 
-class Transaction:
-    """Everything that one group commit writes."""
+class Transaction(Struct, kw_only=True):
+    """Everything that one group commit writes.
 
-    __slots__ = (
-        "bodies",
-        "boot",
-        "dead_letters",
-        "empty_checkpoint",
-        "events",
-        "evict",
-        "labels",
-        "operations",
-        "queues",
-    )
+    Attributes:
+        evict: Rows and bytes by which the dead letters exceed their bounds once these are in.
+    """
 
-    def __init__(self, *, boot: Params, empty_checkpoint: int) -> None:
-        self.boot = boot
-        self.empty_checkpoint = empty_checkpoint
-        self.queues: list[QueueWrite] = []
-        self.labels: list[tuple[int, str]] = []
-        self.bodies: list[Params] = []
-        self.dead_letters: list[Params] = []
-        self.evict = (0, 0)
-        """Rows and bytes by which the dead letters exceed their bounds once these are in."""
-        self.operations: list[Callable[[sqlite3.Connection], Any]] = []
-        self.events: EventBatch | None = None
+    boot: Params
+    empty_checkpoint: int
+    queues: list[QueueWrite] = []
+    labels: list[tuple[int, str]] = []
+    bodies: list[Params] = []
+    dead_letters: list[Params] = []
+    evict: tuple[int, int] = (0, 0)
+    operations: list[Callable[[sqlite3.Connection], Any]] = []
+    events: EventBatch | None = None
 
     def run(self, connection: sqlite3.Connection) -> Outcome:
         """Write it; the caller begins and commits."""

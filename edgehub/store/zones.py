@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS
 
@@ -27,27 +30,15 @@ ZoneValues = tuple[int, int, int, int, int, int, int]
 a row without time to live or recency that is `NEVER_MS`."""
 
 
-class ZoneChange:
+class ZoneChange(Struct):
     """What one transaction does to one zone."""
 
-    __slots__ = (
-        "bytes",
-        "fresh_until_ms",
-        "max_expires_ms",
-        "min_expires_ms",
-        "rows",
-        "stale_from_ms",
-        "zone",
-    )
-
-    def __init__(self, zone: int) -> None:
-        self.zone = zone
-        self.rows = 0
-        self.bytes = 0
-        self.min_expires_ms = NEVER_MS
-        self.max_expires_ms = 0
-        self.fresh_until_ms = 0
-        self.stale_from_ms = NEVER_MS
+    rows: int = 0
+    bytes: int = 0
+    min_expires_ms: int = NEVER_MS
+    max_expires_ms: int = 0
+    fresh_until_ms: int = 0
+    stale_from_ms: int = NEVER_MS
 
 
 class ZoneChanges:
@@ -56,13 +47,7 @@ class ZoneChanges:
     __slots__ = ("zones",)
 
     def __init__(self) -> None:
-        self.zones: dict[int, ZoneChange] = {}
-
-    def _zone(self, zone: int) -> ZoneChange:
-        change = self.zones.get(zone)
-        if change is None:
-            change = self.zones[zone] = ZoneChange(zone)
-        return change
+        self.zones: defaultdict[int, ZoneChange] = defaultdict(ZoneChange)
 
     def add_rows(self, rows: Sequence[Row], *, recency: bool = False) -> None:
         """Count rows that join; `recency` = some of them have it."""
@@ -75,7 +60,7 @@ class ZoneChanges:
             part = rows if end - start == len(rows) else rows[start:end]
             expiries = [row.expires_ms for row in part]
             lowest, highest = min(expiries), max(expiries)
-            change = self._zone(zone)
+            change = self.zones[zone]
             change.rows += len(part)
             change.bytes += sum([row.size for row in part])
             change.min_expires_ms = min(change.min_expires_ms, lowest)
@@ -95,7 +80,7 @@ class ZoneChanges:
         for offset, size in zip(offsets, sizes, strict=True):
             zone = offset // ZONE_OFFSETS
             if change is None or zone != current:
-                change = self._zone(zone)
+                change = self.zones[zone]
                 current = zone
             change.rows -= 1
             change.bytes -= size
@@ -106,6 +91,7 @@ class Zones:
 
     __slots__ = (
         "_bytes",
+        "_columns",
         "_expiry_bound",
         "_fresh",
         "_max",
@@ -119,13 +105,9 @@ class Zones:
     )
 
     def __init__(self, stored: Iterable[ZoneValues] = ()) -> None:
-        self._zones = array("q")
-        self._min = array("q")
-        self._max = array("q")
-        self._fresh = array("q")
-        self._rows = array("q")
-        self._bytes = array("q")
-        self._stale = array("q")
+        self._columns = [array("q") for _ in range(7)]
+        self._zones, self._min, self._max, self._fresh, *others = self._columns
+        self._rows, self._bytes, self._stale = others
         # Lower bounds of their columns: most scans end at these.
         self._expiry_bound: int = NEVER_MS
         self._stale_bound: int = NEVER_MS
@@ -275,27 +257,13 @@ class Zones:
         return self._zones[0], self._zones[-1]
 
     def _values(self, index: int) -> ZoneValues:
-        return (
-            self._zones[index],
-            self._min[index],
-            self._max[index],
-            self._fresh[index],
-            self._rows[index],
-            self._bytes[index],
-            self._stale[index],
-        )
+        zone, low, high, fresh, rows, size, stale = [column[index] for column in self._columns]
+        return zone, low, high, fresh, rows, size, stale
 
     def _set(self, index: int, values: ZoneValues) -> None:
         self._bound(values)
-        (
-            self._zones[index],
-            self._min[index],
-            self._max[index],
-            self._fresh[index],
-            self._rows[index],
-            self._bytes[index],
-            self._stale[index],
-        ) = values
+        for column, value in zip(self._columns, values, strict=True):
+            column[index] = value
 
     def _bound(self, values: ZoneValues) -> None:
         self._expiry_bound = min(self._expiry_bound, values[1])
@@ -303,23 +271,12 @@ class Zones:
 
     def _insert(self, index: int, values: ZoneValues) -> None:
         self._bound(values)
-        for column, value in zip(self._columns(), values, strict=True):
+        for column, value in zip(self._columns, values, strict=True):
             column.insert(index, value)
 
     def _delete(self, index: int) -> None:
-        for column in self._columns():
+        for column in self._columns:
             del column[index]
-
-    def _columns(self) -> tuple[array[int], ...]:
-        return (
-            self._zones,
-            self._min,
-            self._max,
-            self._fresh,
-            self._rows,
-            self._bytes,
-            self._stale,
-        )
 
 
 def _due(times: array[int], now_ms: int) -> tuple[list[int], int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from edgehub.journal.row_events import RowEvent
 from edgehub.message import NEVER_MS, Message, Row
-from edgehub.store.checkpointer import Checkpointer, Departure
+from edgehub.store.checkpointer import Checkpointer
 
 
 def rows(*offsets: int) -> list[Row]:
@@ -37,16 +38,16 @@ def test_offsets_are_proposed_in_order() -> None:
 def test_results_rejoin_after_a_roll_back_in_their_order() -> None:
     """Nothing is lost or doubled when the transaction fails; nothing of it may be cleaned up."""
     checkpointer = Checkpointer(checkpoint=0, proposed=9)
-    checkpointer.results.leave(rows(1, 2), Departure.SENT)
+    checkpointer.results.leave(rows(1, 2), RowEvent.SENT)
     taken = checkpointer.take()
-    checkpointer.results.leave(rows(3), Departure.EXPIRED)
+    checkpointer.results.leave(rows(3), RowEvent.EXPIRED)
     assert checkpointer.unstored == 3
     assert sorted(checkpointer.busy()) == [1, 2, 3]
     checkpointer.roll_back()
     assert checkpointer.results is taken
     assert list(taken.offsets) == [1, 2, 3]
     assert list(taken.sizes) == [11, 12, 13]
-    assert (taken.count(Departure.SENT), taken.count(Departure.EXPIRED)) == (2, 1)
+    assert (taken.count(RowEvent.SENT), taken.count(RowEvent.EXPIRED)) == (2, 1)
     checkpointer.take()
     checkpointer.commit()
     assert checkpointer.unstored == 0
@@ -57,10 +58,10 @@ def test_attempts_of_a_row_that_left_are_forgotten() -> None:
     """A row that leaves needs no count, before and after a roll-back."""
     checkpointer = Checkpointer(checkpoint=0, proposed=9)
     checkpointer.results.attempts = {1: 1, 2: 1}
-    checkpointer.results.leave(rows(1), Departure.SENT)
+    checkpointer.results.leave(rows(1), RowEvent.SENT)
     assert checkpointer.results.attempts == {2: 1}
     checkpointer.take()
-    checkpointer.results.leave(rows(2), Departure.SENT)
+    checkpointer.results.leave(rows(2), RowEvent.SENT)
     checkpointer.results.attempts[3] = 4
     checkpointer.roll_back()
     assert checkpointer.results.attempts == {3: 4}
@@ -81,7 +82,7 @@ def test_results_of_uncommitted_rows_stay_behind() -> None:
     """A row cannot be deleted before it was inserted."""
     checkpointer = Checkpointer(checkpoint=0, proposed=2)
     assert not checkpointer.is_due()
-    checkpointer.results.leave(rows(2, 3), Departure.DEAD_LETTERED)
+    checkpointer.results.leave(rows(2, 3), RowEvent.DEAD_LETTERED)
     checkpointer.results.dead_letters = {2: ("two",), 3: ("three",)}
     checkpointer.results.attempts = {1: 1, 4: 1}
     assert checkpointer.is_due()
@@ -95,7 +96,7 @@ def test_result_of_a_refused_row_is_dropped() -> None:
     """A row that will never be in the file cannot be deleted from it."""
     checkpointer = Checkpointer(checkpoint=0, proposed=5)
     checkpointer.refuse(4)
-    checkpointer.results.leave(rows(3, 4), Departure.DEAD_LETTERED)
+    checkpointer.results.leave(rows(3, 4), RowEvent.DEAD_LETTERED)
     checkpointer.results.dead_letters = {4: ("four",)}
     taken = checkpointer.take()
     assert (list(taken.offsets), taken.dead_letters) == ([3], {})
@@ -109,7 +110,7 @@ def test_each_refused_row_in_flight_is_remembered_until_it_lands() -> None:
         checkpointer.refuse(row.offset)
     for row in refused:
         checkpointer.withdraw([row])
-        checkpointer.results.leave([row], Departure.SENT)
+        checkpointer.results.leave([row], RowEvent.SENT)
         assert list(checkpointer.take().offsets) == []
         checkpointer.commit()
     assert not checkpointer.refused

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgehub.journal.row_events import RowEvent
 from edgehub.message import NEVER_MS, Message, Row
-from edgehub.store.checkpointer import Checkpointer, Departure
+from edgehub.store.checkpointer import Checkpointer
 
 PLACES = st.sets(st.integers(0, 5), min_size=1) | st.just(set(range(50)))
 MESSAGE = Message("d", None, "/messages/", {}, {}, b"")
@@ -51,7 +52,7 @@ class History:
             case "leave", set(places):
                 rows = self._pick(checkpointer.in_flight, places)
                 checkpointer.withdraw(rows)
-                checkpointer.results.leave(rows, Departure.SENT)
+                checkpointer.results.leave(rows, RowEvent.SENT)
                 self.left |= {row.offset for row in rows}
             case "give back", set(places):
                 checkpointer.withdraw(self._pick(checkpointer.in_flight, places))
