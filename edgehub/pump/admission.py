@@ -29,7 +29,7 @@ class Admission:
         holds: Senders and rows that are held back.
         rules: Returns the delivery rules of a row; called for refused rows only.
         poison: Holds back what the peer refuses.
-        dependencies: Holds rows back behind unconfirmed creations, None = rows have none.
+        dependencies: Holds rows back behind unconfirmed creations.
     """
 
     __slots__ = ("_dependencies", "_holds", "_poison", "_rules")
@@ -39,7 +39,7 @@ class Admission:
         holds: Holds,
         rules: Callable[[Row], DeliveryRules],
         poison: Poison,
-        dependencies: Dependencies | None,
+        dependencies: Dependencies,
     ) -> None:
         self._holds = holds
         self._poison = poison
@@ -80,18 +80,13 @@ class Admission:
                 if not self._admit(pumped, row):
                     pumped.put_back(row, now_ms, attempted=False)
                     continue
-            if row.predecessor is not None and self._must_wait(pumped, row):
+            if row.predecessor is not None and self._dependencies.hold_back(pumped, row):
+                self._holds.end_trial(row.offset)
                 any_held = True
                 pumped.put_back(row, now_ms, attempted=False)
                 continue
             admitted.append(row)
         return admitted
-
-    def _must_wait(self, pumped: PumpedQueue, row: Row) -> bool:
-        if self._dependencies is None or not self._dependencies.hold_back(pumped, row):
-            return False
-        self._holds.end_trial(row.offset)
-        return True
 
     def _admit(self, pumped: PumpedQueue, row: Row) -> bool:
         if self._holds.holds_sender(pumped, row.message.sender):

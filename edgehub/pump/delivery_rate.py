@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from msgspec import Struct, field
+
 RATE_ROUNDS: Final = 4
 """The highest sample of so many round trips counts."""
 
 _INSTANT_S: Final = 1e-6
 
 
-class Flight:
+class Flight(Struct, eq=False, kw_only=True):
     """State of the link when one batch was sent; its confirmation is a sample of the rate.
 
     Attributes:
@@ -30,35 +32,20 @@ class Flight:
         apart_s: Seconds until the next batch was sent, 0 = none was.
     """
 
-    __slots__ = (
-        "ahead_bytes",
-        "apart_s",
-        "app_limited",
-        "confirmed_bytes",
-        "delivered",
-        "delivered_at",
-        "first_sent_at",
-        "number",
-        "probes",
-        "row_bytes",
-        "sent_at",
-    )
-
-    def __init__(self, number: int, sent_at: float, *, row_bytes: float, ahead_bytes: int) -> None:
-        self.number = number
-        self.sent_at = sent_at
-        self.row_bytes = row_bytes
-        self.ahead_bytes = ahead_bytes
-        self.confirmed_bytes = 0
-        self.probes = False
-        self.apart_s = 0.0
-        self.delivered = 0
-        self.delivered_at = 0.0
-        self.first_sent_at = 0.0
-        self.app_limited = False
+    number: int
+    sent_at: float
+    row_bytes: float
+    ahead_bytes: int
+    confirmed_bytes: int = 0
+    probes: bool = False
+    apart_s: float = 0.0
+    delivered: int = 0
+    delivered_at: float = 0.0
+    first_sent_at: float = 0.0
+    app_limited: bool = False
 
 
-class DeliveryRate:
+class DeliveryRate(Struct, eq=False):
     """The delivery rate of one connection.
 
     Attributes:
@@ -66,23 +53,13 @@ class DeliveryRate:
         delivered: Bytes confirmed on this connection.
     """
 
-    __slots__ = (
-        "_app_limited_until",
-        "_delivered_at",
-        "_first_sent_at",
-        "_samples",
-        "bytes_s",
-        "delivered",
-    )
-
-    def __init__(self) -> None:
-        self.bytes_s = 0.0
-        self.delivered = 0
-        self._delivered_at = 0.0
-        self._first_sent_at = 0.0
-        self._app_limited_until = 0
-        # Round trip, monotonic time and rate, with falling rates.
-        self._samples: deque[tuple[int, float, float]] = deque()
+    bytes_s: float = 0.0
+    delivered: int = 0
+    _delivered_at: float = 0.0
+    _first_sent_at: float = 0.0
+    _app_limited_until: int = 0
+    _samples: deque[tuple[int, float, float]] = field(default_factory=deque)
+    """Round trip, monotonic time and rate, with falling rates."""
 
     def mark(self, flight: Flight, *, was_idle: bool) -> None:
         """Record the present state in a batch that is sent."""

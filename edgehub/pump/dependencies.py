@@ -61,8 +61,8 @@ class Dependencies:
         self._ready: dict[int, None] = {}
         self._elsewhere: set[int] = set()
         self._in_flight: dict[int, PumpQueue] = {}
-        self._held_senders: dict[str, list[int]] = {}
-        self._held_rows: dict[int, bool] = {}
+        self._held: dict[str | int, list[int]] = {}
+        """Rows that were given back, by the sender or row that is held back."""
         self._stale = False
         dependency_tracker.watch(self._changed)
 
@@ -72,9 +72,7 @@ class Dependencies:
         The caller returns the row to its queue.
         """
         predecessor = row.predecessor
-        if predecessor is None or not self._dependency_tracker.must_wait(
-            self.endpoint_id, predecessor
-        ):
+        if predecessor is None or not self._must_wait(predecessor):
             return False
         key = pumped, row.message.sender
         if key in self._keys:
@@ -184,10 +182,9 @@ class Dependencies:
         for queue, own in self._by_queue(rows, keep=True):
             queue.give_back(own, attempted=attempted, refusal=refusal)
             for row in own:
-                if row.message.sender in self._held_senders:
-                    self._held_senders[row.message.sender].append(row.offset)
-                elif row.offset in self._held_rows:
-                    self._held_rows[row.offset] = True
+                held = self._held.get(row.message.sender, self._held.get(row.offset))
+                if held is not None:
+                    held.append(row.offset)
                 elif row.offset in self._wanted:
                     self._ready[row.offset] = None
 
@@ -201,29 +198,23 @@ class Dependencies:
         for queue, _ in self._by_queue([row]):
             queue.dead_letter(row, kind, reason)
 
-    def hold_sender(self, sender: str) -> None:
-        """Hold this sender's rows back until released."""
-        self._held_senders.setdefault(sender, [])
+    def hold(self, who: str | int) -> None:
+        """Hold the rows of a sender back, or the one row of an offset, until released."""
+        self._held.setdefault(who, [])
 
-    def release_sender(self, sender: str) -> None:
-        """End `hold_sender`."""
-        for offset in self._held_senders.pop(sender, ()):
+    def release(self, who: str | int) -> None:
+        """End `hold`."""
+        for offset in self._held.pop(who, ()):
             if offset in self._wanted:
                 self._ready[offset] = None
-
-    def hold_row(self, offset: int) -> None:
-        """Hold one row back until released."""
-        self._held_rows[offset] = False
-
-    def release_row(self, offset: int) -> None:
-        """End `hold_row`."""
-        if self._held_rows.pop(offset, False) and offset in self._wanted:
-            self._ready[offset] = None
 
     def _changed(self, endpoint_id: EndpointId) -> None:
         if endpoint_id == self.endpoint_id and not self._stale:
             self._stale = True
             self._wake()
+
+    def _must_wait(self, predecessor: int) -> bool:
+        return self._dependency_tracker.must_wait(self.endpoint_id, predecessor)
 
     def _want(self, predecessor: int) -> None:
         """Schedule the creation for a predecessor, those that it depends on first."""
@@ -231,7 +222,7 @@ class Dependencies:
         while creation is not None and creation.offset not in self._wanted:
             self._wanted.add(creation.offset)
             needs = creation.needs
-            if needs is None or not self._dependency_tracker.must_wait(self.endpoint_id, needs):
+            if needs is None or not self._must_wait(needs):
                 if creation.offset not in self._in_flight:
                     self._ready[creation.offset] = None
                 return
@@ -273,15 +264,12 @@ class Dependencies:
         self._after.clear()
         self._ready.clear()
         for predecessor in list(self._waits):
-            if self._dependency_tracker.must_wait(self.endpoint_id, predecessor):
+            if self._must_wait(predecessor):
                 self._want(predecessor)
             else:
                 self._resolve(predecessor)
-        for offset in chain.from_iterable(self._held_senders.values()):
+        for offset in chain.from_iterable(self._held.values()):
             self._ready.pop(offset, None)
-        for offset, is_skipped in self._held_rows.items():
-            if is_skipped:
-                self._ready.pop(offset, None)
 
     def _queue_of(self, offset: int) -> PumpQueue | None:
         known = self._taken.get(offset)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edgehub.devices.upstream_sessions import UpstreamSessions
-    from edgehub.message import EndpointId, FailureKind, Priority, QueueId, Row
-    from edgehub.pump.queue import OutOfTurn, PumpQueue
+    from edgehub.message import FailureKind, QueueId, Row
+    from edgehub.pump.queue import PumpQueue
 
 STAGED_MAX: Final = 2048
 """Rows read ahead for all devices of a queue."""
@@ -45,6 +45,10 @@ class FairQueue:
     def __init__(
         self, queue: PumpQueue, sessions: UpstreamSessions, wake: Callable[[PumpQueue], None]
     ) -> None:
+        self.id = queue.id
+        self.endpoint_id = queue.endpoint_id
+        self.priority = queue.priority
+        self.out_of_turn = queue.out_of_turn
         self._queue = queue
         self._sessions = sessions
         self._wake = wake
@@ -56,30 +60,10 @@ class FairQueue:
         """Senders held back by device: enough of its rows are staged."""
         self._shut: dict[str, set[str]] = {}
         """Senders held back by device: it cannot send."""
-        self._held: set[str] = set()
-        """Senders that the pump holds back."""
+        self._held: set[str | int] = set()
+        """Senders and rows that the pump holds back."""
         self._in_flight: dict[int, str] = {}
         sessions.add_listener(self._state_changed)
-
-    @property
-    def id(self) -> QueueId:
-        """Its name."""
-        return self._queue.id
-
-    @property
-    def endpoint_id(self) -> EndpointId:
-        """The endpoint of its rows."""
-        return self._queue.endpoint_id
-
-    @property
-    def priority(self) -> Priority:
-        """0 is the best."""
-        return self._queue.priority
-
-    @property
-    def out_of_turn(self) -> OutOfTurn:
-        """Access to its rows by their offsets."""
-        return self._queue.out_of_turn
 
     def has_ready(self) -> bool:
         """Return whether rows are ready; those whose device cannot send count until read."""
@@ -119,26 +103,19 @@ class FairQueue:
         self._queue.dead_letter(row, kind, reason)
         self._settled((row,))
 
-    def hold_sender(self, sender: str) -> None:
-        """Hold this sender's rows back until released."""
-        if not self._is_held(sender):
-            self._queue.hold_sender(sender)
-        self._held.add(sender)
-        self._unstage(sender.partition("/")[0])
+    def hold(self, who: str | int) -> None:
+        """Hold the rows of a sender back, or the one row of an offset, until released."""
+        if not self._is_held(who):
+            self._queue.hold(who)
+        self._held.add(who)
+        if isinstance(who, str):
+            self._unstage(who.partition("/")[0])
 
-    def release_sender(self, sender: str) -> None:
-        """End `hold_sender`."""
-        self._held.discard(sender)
-        if not self._is_held(sender):
-            self._queue.release_sender(sender)
-
-    def hold_row(self, offset: int) -> None:
-        """Hold one row back until released."""
-        self._queue.hold_row(offset)
-
-    def release_row(self, offset: int) -> None:
-        """End `hold_row`."""
-        self._queue.release_row(offset)
+    def release(self, who: str | int) -> None:
+        """End `hold`."""
+        self._held.discard(who)
+        if not self._is_held(who):
+            self._queue.release(who)
 
     def close(self) -> None:
         """Return the staged rows: the pump has ended."""
@@ -177,21 +154,19 @@ class FairQueue:
         senders = why.setdefault(device_id, set())
         if sender not in senders:
             if not self._is_held(sender):
-                self._queue.hold_sender(sender)
+                self._queue.hold(sender)
             senders.add(sender)
 
     def _release(self, why: dict[str, set[str]], device_id: str) -> None:
         for sender in why.pop(device_id, ()):
             if not self._is_held(sender):
-                self._queue.release_sender(sender)
+                self._queue.release(sender)
 
-    def _is_held(self, sender: str) -> bool:
-        device_id = sender.partition("/")[0]
-        return (
-            sender in self._held
-            or sender in self._shut.get(device_id, ())
-            or sender in self._full.get(device_id, ())
-        )
+    def _is_held(self, who: str | int) -> bool:
+        if who in self._held or isinstance(who, int):
+            return who in self._held
+        device_id = who.partition("/")[0]
+        return who in self._shut.get(device_id, ()) or who in self._full.get(device_id, ())
 
     def _take_turns(self, rows_max: int, bytes_max: int) -> list[Row]:
         batch: list[Row] = []

@@ -31,7 +31,7 @@ class InFlight:
         window: Counts what is in flight.
         refusals: Settles what failed.
         poison: Counts what was sent and delivered.
-        dependencies: Notified of creations that were delivered, None = there are none.
+        dependencies: Notified of creations that were delivered.
 
     Attributes:
         row_bytes_per_wire_byte: Recent ratio of queue bytes to bytes on the link; at least 1.
@@ -62,7 +62,7 @@ class InFlight:
         window: SendWindow,
         refusals: Refusals,
         poison: Poison,
-        dependencies: Dependencies | None,
+        dependencies: Dependencies,
     ) -> None:
         self._dependencies = dependencies
         self._pumped_queues = pumped_queues
@@ -189,7 +189,7 @@ class InFlight:
         self._notify_dependencies()
 
     def _notify_dependencies(self) -> None:
-        if self._dependencies is None or not self._dependencies.expects_any:
+        if not self._dependencies.expects_any:
             return
         creations = [
             row for pumped in self._pumped_queues.all() for row in pumped.confirmed if row.creation

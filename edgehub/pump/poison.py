@@ -222,7 +222,7 @@ class Poison:
         if risks_close:
             until = max(until, self._senders.no_close_before)
         if now < until:
-            holds.hold_sender(pumped, sender, until)
+            holds.hold(pumped, sender, until)
             return True
         if not risks_close:
             return False

@@ -69,7 +69,7 @@ class Pump:
         rng: Randomness for jitter.
         options: Bounds.
         close_counts: Keeps counts of closes by the peer over restarts.
-        dependency_tracker: Knows which creations are confirmed, None = rows do not depend on any.
+        dependency_tracker: Knows which creations are confirmed.
         listener: Notified of why rows wait, None = there is none.
     """
 
@@ -83,8 +83,8 @@ class Pump:
         now_ms: Callable[[], int],
         rng: random.Random,
         close_counts: CloseCounts,
+        dependency_tracker: DependencyTracker,
         options: PumpOptions | None = None,
-        dependency_tracker: DependencyTracker | None = None,
         listener: PumpListener | None = None,
     ) -> None:
         self.endpoint = endpoint
@@ -92,21 +92,13 @@ class Pump:
         self._clock = clock
         self._now_ms = now_ms
         self._wake = WakeUp(clock)
-        self._window = SendWindow(
-            head_of_line_s=options.head_of_line_ms / 1000,
-            rows_max=options.rows_in_flight_max,
-            bytes_max=options.bytes_in_flight_max,
-            cap_bytes_s=options.rate_bytes_s_max or math.inf,
-            piece_share=options.piece_share,
-        )
+        self._window = SendWindow(options)
         self._poison = poison = Poison(endpoint.id, self._window, rng, close_counts)
-        self._refusals = Refusals(endpoint.id, rules, rng, poison)
+        self._refusals = Refusals(endpoint.id, rules, rng, poison, clock)
         self._holds = self._refusals.holds
-        self._dependencies = dependencies = None
-        if dependency_tracker is not None:
-            self._dependencies = dependencies = Dependencies(
-                endpoint.id, dependency_tracker, self._holds, queues=queues, wake=self._wake.now
-            )
+        self._dependencies = dependencies = Dependencies(
+            endpoint.id, dependency_tracker, self._holds, queues=queues, wake=self._wake.now
+        )
         self._pumped_queues = PumpedQueues(
             queues,
             dependencies,
@@ -138,8 +130,7 @@ class Pump:
             self._link_up = False
             self._take_results()
             self._in_flight.give_back_all(self._now_ms())
-            if self._dependencies is not None:
-                self._dependencies.close()
+            self._dependencies.close()
             self._holds.release_all()
             self._wake.stop()
             self._observe()
@@ -172,11 +163,7 @@ class Pump:
 
     def adjust(self, options: PumpOptions) -> None:
         """Apply changed bounds while sending goes on."""
-        self._window.adjust(
-            head_of_line_s=options.head_of_line_ms / 1000,
-            rows_max=options.rows_in_flight_max,
-            cap_bytes_s=options.rate_bytes_s_max or math.inf,
-        )
+        self._window.adjust(options)
         self._pumped_queues.adjust(aging_s=options.aging_s, linger_s=options.linger_s)
         self._wake.now()
 

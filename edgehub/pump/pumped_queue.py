@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from edgehub.endpoints.backoff import Backoff
+from msgspec import Struct, field
+
 from edgehub.pump.latency import LatencyHistogram
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
+    from edgehub.endpoints.backoff import Backoff
     from edgehub.message import FailureKind, Row
     from edgehub.pump.delivery_rate import Flight
     from edgehub.pump.queue import PumpQueue
@@ -24,54 +25,33 @@ if TYPE_CHECKING:
     """A row, its queue, its bytes on the link, the flight it left with."""
 
 
-class PumpedQueue:
+class PumpedQueue(Struct, eq=False):
     """The state of one queue.
 
-    Args:
-        queue: The queue.
-        rng: Randomness for jitter.
-        creation_failed: Called with a creation that becomes a dead letter, and the reason.
-
     Attributes:
+        queue: The queue.
+        throttle: Pauses after refusals of it as a whole.
+        creation_failed: Called with a creation that becomes a dead letter, and the reason.
+        delayed_until: Monotonic time before which it waits as a whole.
+        holds: Senders and rows of it that are held back.
         served_at: Monotonic time at which rows were handed over last, None = not yet.
         lingers_until: Monotonic time before which its rows wait for more rows.
         waits_since: Monotonic time since which it has had rows and got no batch, infinite = it has
             none; kept only with ageing.
     """
 
-    __slots__ = (
-        "_creation_failed",
-        "confirmed",
-        "delayed_until",
-        "expired",
-        "holds",
-        "latency",
-        "lingers_until",
-        "queue",
-        "returned",
-        "served_at",
-        "throttle",
-        "waits_since",
-    )
-
-    def __init__(
-        self,
-        queue: PumpQueue,
-        rng: random.Random,
-        creation_failed: Callable[[Row, str], None] | None = None,
-    ) -> None:
-        self.queue = queue
-        self._creation_failed = creation_failed
-        self.throttle = Backoff(rng)
-        self.delayed_until = 0.0
-        self.holds = 0
-        self.served_at: float | None = None
-        self.waits_since = math.inf
-        self.lingers_until = 0.0
-        self.latency = LatencyHistogram()
-        self.confirmed: list[Row] = []
-        self.returned: dict[tuple[bool, str | None], list[Row]] = {}
-        self.expired: list[Row] = []
+    queue: PumpQueue
+    throttle: Backoff
+    creation_failed: Callable[[Row, str], None]
+    delayed_until: float = 0.0
+    holds: int = 0
+    served_at: float | None = None
+    waits_since: float = math.inf
+    lingers_until: float = 0.0
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    confirmed: list[Row] = []
+    returned: dict[tuple[bool, str | None], list[Row]] = {}
+    expired: list[Row] = []
 
     def unserved_s(self, now: float) -> float | None:
         """Return the seconds since rows were handed over last, None = not yet."""
@@ -97,8 +77,8 @@ class PumpedQueue:
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
         """Make a row a dead letter, and notify what depends on it."""
         self.queue.dead_letter(row, kind, reason)
-        if row.creation and self._creation_failed is not None:
-            self._creation_failed(row, reason)
+        if row.creation:
+            self.creation_failed(row, reason)
 
     def flush(self) -> None:
         """Return the turn's rows to the queue, one call for each kind."""

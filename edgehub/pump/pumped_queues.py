@@ -33,7 +33,7 @@ class PumpedQueues:
 
     Args:
         queues: Returns the endpoint's queues; called again when an unknown one has rows.
-        dependencies: The creations that rows wait for, None = rows wait for none.
+        dependencies: The creations that rows wait for.
         clock: Counts pauses in monotonic time.
         rng: Randomness for jitter.
         aging_s: See `PumpOptions`.
@@ -42,7 +42,6 @@ class PumpedQueues:
 
     __slots__ = (
         "_clock",
-        "_creation_failed",
         "_creations",
         "_dependencies",
         "_empty",
@@ -57,7 +56,7 @@ class PumpedQueues:
     def __init__(
         self,
         queues: Callable[[], Sequence[PumpQueue]],
-        dependencies: Dependencies | None,
+        dependencies: Dependencies,
         *,
         clock: Clock,
         rng: random.Random,
@@ -73,15 +72,11 @@ class PumpedQueues:
         self._of: dict[QueueId, PumpedQueue] = {}
         self._empty: set[PumpedQueue] = set()
         self._dependencies = dependencies
-        self._creation_failed = None if dependencies is None else dependencies.creation_failed
-        self._creations: PumpedQueue | None = None
-        if dependencies is not None:
-            self._creations = PumpedQueue(dependencies, rng, self._creation_failed)
+        self._creations = self._pumped(dependencies)
 
     def all(self) -> Iterator[PumpedQueue]:
         """Iterate over all queues, that of the dependencies too."""
-        if self._creations is not None:
-            yield self._creations
+        yield self._creations
         yield from self._pumped_queues
 
     def __iter__(self) -> Iterator[PumpedQueue]:
@@ -96,7 +91,7 @@ class PumpedQueues:
         """Add queues that are new."""
         for queue in self._queues():
             if queue.id not in self._of:
-                pumped = self._of[queue.id] = PumpedQueue(queue, self._rng, self._creation_failed)
+                pumped = self._of[queue.id] = self._pumped(queue)
                 self._pumped_queues.append(pumped)
         self._pumped_queues.sort(key=lambda pumped: pumped.queue.priority)
 
@@ -136,8 +131,7 @@ class PumpedQueues:
     def begin_turn(self) -> None:
         """Start a turn: no queue is known to be empty."""
         self._empty.clear()
-        if self._dependencies is not None:
-            self._dependencies.begin_turn()
+        self._dependencies.begin_turn()
 
     def next(self, now: float) -> tuple[PumpedQueue | None, float]:
         """Return the queue of the next batch; see `Scheduler.next`.
@@ -146,7 +140,7 @@ class PumpedQueues:
         """
         pumped, look_at = self._scheduler.next(self._pumped_queues, now, self._empty)
         creations = self._creations
-        if creations is None or creations in self._empty or not creations.queue.has_ready():
+        if creations in self._empty or not creations.queue.has_ready():
             return pumped, look_at
         if creations.delayed_until > now:
             return pumped, min(look_at, creations.delayed_until)
@@ -185,3 +179,6 @@ class PumpedQueues:
         """Return the turn's rows to their queues."""
         for pumped in self.all():
             pumped.flush()
+
+    def _pumped(self, queue: PumpQueue) -> PumpedQueue:
+        return PumpedQueue(queue, Backoff(self._rng), self._dependencies.creation_failed)

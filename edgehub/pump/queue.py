@@ -77,14 +77,8 @@ class PumpQueue(Protocol):
     def dead_letter(self, row: Row, kind: FailureKind, reason: str) -> None:
         """Make a row in flight a dead letter."""
 
-    def hold_sender(self, sender: str) -> None:
-        """Hold this sender's rows back until released."""
+    def hold(self, who: str | int) -> None:
+        """Hold the rows of a sender back, or the one row of an offset, until released."""
 
-    def release_sender(self, sender: str) -> None:
-        """End `hold_sender`."""
-
-    def hold_row(self, offset: int) -> None:
-        """Hold one row back until released."""
-
-    def release_row(self, offset: int) -> None:
-        """End `hold_row`."""
+    def release(self, who: str | int) -> None:
+        """End `hold`."""

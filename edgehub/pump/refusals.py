@@ -13,13 +13,14 @@ import structlog
 
 from edgehub.endpoints.backoff import Backoff, delay_s
 from edgehub.message import FailureKind, Order
-from edgehub.pump.dead_letter_log import DeadLetterLog
 from edgehub.pump.order import HOLDS_MAX, Holds
+from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping, Sequence
 
+    from edgehub.clock import Clock
     from edgehub.message import DeliveryRules, Row, SendResult
     from edgehub.pump.poison import Poison
     from edgehub.pump.pumped_queue import PumpedQueue, Sent
@@ -40,6 +41,7 @@ class Refusals:
         rules: Delivery rules of a row.
         rng: Randomness for jitter.
         poison: Finds rows that the peer refuses by closing the connection.
+        clock: Bounds the rate of log lines: a peer that refuses all must not fill the disk.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class Refusals:
         rules: Callable[[Row], DeliveryRules],
         rng: random.Random,
         poison: Poison,
+        clock: Clock,
     ) -> None:
         self._endpoint_id = endpoint_id
-        self._dead_letter_log = DeadLetterLog(endpoint_id)
+        self._limited_log = LogLimit(clock)
+        self._unreported = 0
         self._rules = rules
         self._rng = rng
         self._poison = poison
@@ -115,7 +119,7 @@ class Refusals:
                     self.follow_again.add(offset)
         if dead:
             self._poison.settled(len(dead))
-            self._dead_letter_log.report(len(dead), dead[0], now)
+            self._report(dead)
 
     def reset(self) -> None:
         """Reset the back-off of the link after a delivery."""
@@ -133,6 +137,15 @@ class Refusals:
         """Shorten a pause; a parked endpoint stays parked."""
         if not self.parked:
             self.paused_until = min(self.paused_until, now + seconds)
+
+    def _report(self, dead: Sequence[str]) -> None:
+        """Log rows that have become dead letters, or count them for the next line."""
+        self._unreported += len(dead)
+        endpoint_id, rows = self._endpoint_id, self._unreported
+        if self._limited_log.warning(
+            "pump.rows_dead_lettered", endpoint_id=endpoint_id, rows=rows, reason=dead[0]
+        ):
+            self._unreported = 0
 
     def _dead_letter_reason(
         self, row: Row, kind: FailureKind, reason: str, *, now: float, now_ms: int
@@ -189,10 +202,9 @@ class Refusals:
     def _hold(self, row: Row, pumped: PumpedQueue, until: float) -> None:
         if pumped.holds >= HOLDS_MAX:
             pumped.delayed_until = max(pumped.delayed_until, until)
-        elif self._rules(row).order is Order.STRICT:
-            self.holds.hold_sender(pumped, row.message.sender, until)
         else:
-            self.holds.hold_row(pumped, row.offset, until)
+            is_strict = self._rules(row).order is Order.STRICT
+            self.holds.hold(pumped, row.message.sender if is_strict else row.offset, until)
 
     def _throttle(self, pumped: PumpedQueue, now: float, retry_after_s: float | None) -> None:
         # Several rows of one batch have the same cause; only the first of them makes it longer.

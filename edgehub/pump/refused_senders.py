@@ -49,7 +49,7 @@ class RefusedSender(Struct, frozen=True, kw_only=True):
     retry_in_s: float
 
 
-class _Record:
+class _Record(Struct, eq=False):
     """The state of one sender.
 
     Attributes:
@@ -58,28 +58,15 @@ class _Record:
         several: More than one of its rows was refused.
     """
 
-    __slots__ = (
-        "closes",
-        "dead_lettered",
-        "failures",
-        "first",
-        "others_worked",
-        "reason",
-        "refusals",
-        "several",
-        "until",
-    )
-
-    def __init__(self, offset: int) -> None:
-        self.first = offset
-        self.refusals = 0
-        self.closes = 0
-        self.dead_lettered = 0
-        self.failures = 0
-        self.reason = ""
-        self.until: float | None = None
-        self.others_worked = False
-        self.several = False
+    first: int
+    refusals: int = 0
+    closes: int = 0
+    dead_lettered: int = 0
+    failures: int = 0
+    reason: str = ""
+    until: float | None = None
+    others_worked: bool = False
+    several: bool = False
 
 
 class RefusedSenders:

@@ -12,13 +12,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from edgehub.pump.delivery_rate import Flight
 
 LIFE_S: Final = 60.0
 
 
-class EmptyRoundTrip:
+class EmptyRoundTrip(Struct, eq=False):
     """The round trip of one connection.
 
     Attributes:
@@ -27,24 +29,13 @@ class EmptyRoundTrip:
         is_probed: Little may be in flight now.
     """
 
-    __slots__ = (
-        "_probe_ends_after",
-        "_probe_row_bytes",
-        "_probe_s",
-        "_seen_at",
-        "is_probed",
-        "row_bytes",
-        "seconds",
-    )
-
-    def __init__(self) -> None:
-        self.seconds: float | None = None
-        self.row_bytes = 1.0
-        self.is_probed = False
-        self._seen_at = 0.0
-        self._probe_ends_after = 0
-        self._probe_s = math.inf
-        self._probe_row_bytes = 1.0
+    seconds: float | None = None
+    row_bytes: float = 1.0
+    is_probed: bool = False
+    _seen_at: float = 0.0
+    _probe_ends_after: int = 0
+    _probe_s: float = math.inf
+    _probe_row_bytes: float = 1.0
 
     def look(self, now: float) -> bool:
         """Start a probe if one is due; return whether little may be in flight now."""

@@ -21,11 +21,14 @@ Networking 14, 2006, section IV); search and pace follow BBR
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgehub.pump.delivery_rate import DeliveryRate, Flight
 from edgehub.pump.round_trip import EmptyRoundTrip
 from edgehub.pump.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from edgehub.pump.options import PumpOptions
 
 FIRST_ROWS: Final = 4
 """Rows in flight before anything was measured."""
@@ -101,11 +104,7 @@ class SendWindow:
     """The bounds of one link.
 
     Args:
-        head_of_line_s: What a message of the best priority may wait behind bytes already chosen.
-        rows_max: Rows in flight, whatever the link could take.
-        bytes_max: Bytes in flight, whatever the link could take; bounds memory.
-        cap_bytes_s: Bytes per second, whatever the link could take; infinite = no cap.
-        piece_share: See `PumpOptions`.
+        options: Bounds, whatever the link could take.
     """
 
     __slots__ = (
@@ -146,40 +145,27 @@ class SendWindow:
         "in_flight_rows",
     )
 
-    def __init__(
-        self,
-        *,
-        head_of_line_s: float,
-        rows_max: int,
-        bytes_max: int,
-        cap_bytes_s: float = math.inf,
-        piece_share: float = 0.0,
-    ) -> None:
-        self._bytes_max = bytes_max
-        self._piece_share = piece_share
-        self._payload_bytes = PAYLOAD_BYTES if piece_share else 0
+    def __init__(self, options: PumpOptions) -> None:
         self._cap = TokenBucket()
         self.in_flight_rows = 0
         self.in_flight_bytes = 0
         self._rows_max_peer: int | None = None
         self._alone = False
         self._row_bytes = 1.0
-        self.adjust(head_of_line_s=head_of_line_s, rows_max=rows_max, cap_bytes_s=cap_bytes_s)
+        self.adjust(options)
         self.reset(None)
 
-    def adjust(
-        self, *, head_of_line_s: float, rows_max: int, cap_bytes_s: float = math.inf
-    ) -> None:
+    def adjust(self, options: PumpOptions) -> None:
         """Apply changed bounds; what was measured stays."""
-        assert head_of_line_s > 0, head_of_line_s
-        assert rows_max >= 1, rows_max
-        assert cap_bytes_s > 0, cap_bytes_s
-        self._head_of_line_s = head_of_line_s
-        self._rows_max_own = rows_max
+        self._head_of_line_s = options.head_of_line_ms / 1000
+        self._rows_max_own = options.rows_in_flight_max
+        self._bytes_max = options.bytes_in_flight_max
+        self._piece_share = options.piece_share
+        self._payload_bytes = PAYLOAD_BYTES if options.piece_share else 0
+        cap_bytes_s = options.rate_bytes_s_max or math.inf
         share = max(SAMPLE_SHARE, self._piece_share)
-        self._cap.change(
-            cap_bytes_s, max(self._payload_bytes, cap_bytes_s * head_of_line_s * share)
-        )
+        depth = max(self._payload_bytes, cap_bytes_s * self._head_of_line_s * share)
+        self._cap.change(cap_bytes_s, depth)
         self._bound_rows()
 
     def narrow(self, *, alone: bool) -> None:
@@ -284,8 +270,13 @@ class SendWindow:
             self._rate.limit_by_app(self.in_flight_bytes)
         self._flights += 1
         unit_bytes = self._unit_bytes(rows, size)
-        flight = Flight(self._flights, now, row_bytes=unit_bytes, ahead_bytes=self.in_flight_bytes)
-        flight.probes = self._rtt.is_probed
+        flight = Flight(
+            number=self._flights,
+            sent_at=now,
+            row_bytes=unit_bytes,
+            ahead_bytes=self.in_flight_bytes,
+            probes=self._rtt.is_probed,
+        )
         if self._last_flight is not None:
             self._last_flight.apart_s = now - self._last_flight.sent_at
         self._last_flight = flight

@@ -24,54 +24,41 @@ class HeldRows:
         recall: Offsets below the read position that are read next from the file, in order.
     """
 
-    __slots__ = ("_count", "_rows", "_senders", "recall")
+    __slots__ = ("_count", "_skipped", "recall")
 
     def __init__(self) -> None:
         self.recall = array("q")
-        self._senders: dict[str, array[int]] = {}
-        self._rows: dict[int, bool] = {}
+        self._skipped: dict[str | int, array[int]] = {}
+        """Offsets that were skipped, by the sender or row that is held."""
         self._count = 0
 
     def __bool__(self) -> bool:
-        return bool(self._senders or self._rows)
+        return bool(self._skipped)
 
     @property
     def is_full(self) -> bool:
         """Return whether no more may be skipped: the offsets take memory."""
         return self._count >= HELD_ROWS_MAX
 
-    def hold_sender(self, sender: str) -> None:
-        """Skip the rows of `sender` from now on."""
-        self._senders.setdefault(sender, array("q"))
+    def hold(self, who: str | int) -> None:
+        """Skip the rows of a sender, or the one row of an offset, from now on."""
+        self._skipped.setdefault(who, array("q"))
 
-    def release_sender(self, sender: str) -> None:
-        """End `hold_sender`; the skipped rows are read next."""
-        skipped = self._senders.pop(sender, None)
+    def release(self, who: str | int) -> None:
+        """End `hold`; the skipped rows are read next."""
+        skipped = self._skipped.pop(who, None)
         if skipped:
             self._count -= len(skipped)
             self.remember(skipped)
 
-    def hold_row(self, offset: int) -> None:
-        """Skip one row from now on."""
-        self._rows.setdefault(offset, False)
-
-    def release_row(self, offset: int) -> None:
-        """End `hold_row`."""
-        if self._rows.pop(offset, False):
-            self._count -= 1
-            self.remember([offset])
-
     def holds(self, row: Row) -> bool:
         """Return whether a row or its sender is held."""
-        return row.offset in self._rows or row.message.sender in self._senders
+        return row.offset in self._skipped or row.message.sender in self._skipped
 
     def skip(self, row: Row) -> None:
         """Record a row of the file that was skipped."""
-        offset = row.offset
-        if offset in self._rows:
-            self._rows[offset] = True
-        else:
-            self._senders[row.message.sender].append(offset)
+        who = row.offset if row.offset in self._skipped else row.message.sender
+        self._skipped[who].append(row.offset)
         self._count += 1
 
     def remember(self, offsets: Iterable[int]) -> None:
@@ -97,11 +84,7 @@ class HeldRows:
             self.recall = array("q", filter(stays, self.recall))
 
     def _keep_skipped(self, stays: Callable[[int], bool]) -> None:
-        for sender, skipped in self._senders.items():
+        for who, skipped in self._skipped.items():
             kept = array("q", filter(stays, skipped))
             self._count -= len(skipped) - len(kept)
-            self._senders[sender] = kept
-        for offset, was_skipped in self._rows.items():
-            if was_skipped and not stays(offset):
-                self._rows[offset] = False
-                self._count -= 1
+            self._skipped[who] = kept

@@ -213,25 +213,15 @@ class Queue:
             self._changed(self, 0)
         self.reader.give_back(rows)
 
-    def hold_sender(self, sender: str) -> None:
-        """Skip the rows of one sender (`Message.sender`) until released."""
-        self.reader.held.hold_sender(sender)
-        self._note_hold(sender, 1)
+    def hold(self, who: str | int) -> None:
+        """Skip the rows of a sender (`Message.sender`), or the row of an offset, until released."""
+        self.reader.held.hold(who)
+        self._note_hold(who, 1)
 
-    def release_sender(self, sender: str) -> None:
-        """End `hold_sender`; the skipped rows are read next, in their order."""
-        self.reader.held.release_sender(sender)
-        self._note_hold(sender, 0)
-
-    def hold_row(self, offset: int) -> None:
-        """Skip one row until released."""
-        self.reader.held.hold_row(offset)
-        self._note_hold(offset, 1)
-
-    def release_row(self, offset: int) -> None:
-        """End `hold_row`."""
-        self.reader.held.release_row(offset)
-        self._note_hold(offset, 0)
+    def release(self, who: str | int) -> None:
+        """End `hold`; the skipped rows are read next, in their order."""
+        self.reader.held.release(who)
+        self._note_hold(who, 0)
 
     def row_state(self, row: Row) -> RowState:
         """Return the state of a row that was just read from the file."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock
@@ -16,13 +17,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class _Event:
-    __slots__ = ("began_s", "lines", "suppressed")
-
-    def __init__(self, began_s: float) -> None:
-        self.began_s = began_s
-        self.lines = 0
-        self.suppressed = 0
+class _Event(Struct):
+    began_s: float
+    lines: int = 0
+    suppressed: int = 0
 
 
 class LogLimit:
@@ -42,35 +40,29 @@ class LogLimit:
 
     def info(self, event: str, **fields: Any) -> None:
         """Write a line of a normal change of state."""
-        extra = self._admit(event)
-        if extra is not None:
-            log.info(event, **fields, **extra)
+        self._write("info", event, fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
-        """Write a line of something that is not as it should be."""
-        extra = self._admit(event)
-        if extra is not None:
-            log.warning(event, **fields, **extra)
+    def warning(self, event: str, **fields: Any) -> bool:
+        """Write a line of something that is not as it should be; return whether it was written."""
+        return self._write("warning", event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
         """Write a line of something that failed."""
-        extra = self._admit(event)
-        if extra is not None:
-            log.error(event, **fields, **extra)
+        self._write("error", event, fields)
 
-    def _admit(self, name: str) -> dict[str, int] | None:
+    def _write(self, level: str, name: str, fields: dict[str, Any]) -> bool:
         now_s = self._clock.monotonic()
         event = self._events.get(name)
         if event is None:
             event = self._events[name] = _Event(now_s)
-        extra: dict[str, int] = {}
         if now_s - event.began_s >= self._period_s:
             if event.suppressed:
-                extra = {"suppressed_lines": event.suppressed}
+                fields["suppressed_lines"] = event.suppressed
             event.began_s = now_s
             event.lines = event.suppressed = 0
         if event.lines >= self._lines_max:
             event.suppressed += 1
-            return None
+            return False
         event.lines += 1
-        return extra
+        getattr(log, level)(name, **fields)
+        return True

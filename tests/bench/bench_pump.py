@@ -27,7 +27,7 @@ from edgehub.endpoints.mqtt_link import LinkOptions
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Row, queue_id
 from edgehub.mqtt.packets import LEVEL_3_1_1, LEVEL_5
 from edgehub.pump.pump import Pump
-from tests.support.memory_queue import MemoryCounts, a_row
+from tests.support.memory_queue import MemoryCounts, NoCreations, a_row
 from tests.support.mosquitto import Mosquitto
 
 if TYPE_CHECKING:
@@ -95,6 +95,7 @@ async def measure(port: int, count: int, level: int) -> dict[str, float]:
         now_ms=clock.boottime_ms,
         rng=random.Random(1),
         close_counts=MemoryCounts(),
+        dependency_tracker=NoCreations(),
     )
     async with asyncio.TaskGroup() as group:
         began, cpu = time.perf_counter(), time.process_time()

@@ -34,6 +34,32 @@ class MemoryCounts:
         self._counts.pop(offset, None)
 
 
+class NoCreations:
+    """Knows of no creation, so no row waits for one; see `DependencyTracker`."""
+
+    is_busy = False
+
+    def must_wait(self, _endpoint_id: EndpointId, _predecessor: int) -> bool:
+        """See `DependencyTracker`."""
+        return False
+
+    def next_of(self, _predecessor: int) -> None:
+        """See `DependencyTracker`."""
+
+    def confirmed(self, _row: Row) -> Sequence[int]:
+        """See `DependencyTracker`."""
+        return ()
+
+    def dead(self, _row: Row, _reason: str) -> None:
+        """See `DependencyTracker`."""
+
+    def watch(self, _changed: Callable[[EndpointId], None]) -> None:
+        """See `DependencyTracker`."""
+
+    def unwatch(self, _changed: Callable[[EndpointId], None]) -> None:
+        """See `DependencyTracker`."""
+
+
 class MemoryQueue:
     """Rows sorted by offset; keeps a record of what became of each."""
 
@@ -48,8 +74,7 @@ class MemoryQueue:
         self.dead: list[tuple[int, FailureKind, str]] = []
         self.refused: list[tuple[int, str]] = []
         self.wake: Callable[[MemoryQueue], None] = lambda _queue: None
-        self._held_senders: set[str] = set()
-        self._held_rows: set[int] = set()
+        self._held: set[str | int] = set()
         self._taken: set[int] = set()
 
     def put(self, *rows: Row) -> None:
@@ -97,7 +122,7 @@ class MemoryQueue:
     @property
     def held_senders(self) -> frozenset[str]:
         """Give the senders that are kept back."""
-        return frozenset(self._held_senders)
+        return frozenset(who for who in self._held if isinstance(who, str))
 
     def has_ready(self) -> bool:
         """See `PumpQueue`."""
@@ -146,31 +171,22 @@ class MemoryQueue:
         self._land(row)
         self.dead.append((row.offset, kind, reason))
 
-    def hold_sender(self, sender: str) -> None:
+    def hold(self, who: str | int) -> None:
         """See `PumpQueue`."""
-        assert sender not in self._held_senders
-        self._held_senders.add(sender)
+        assert who not in self._held
+        self._held.add(who)
 
-    def release_sender(self, sender: str) -> None:
+    def release(self, who: str | int) -> None:
         """See `PumpQueue`."""
-        self._held_senders.remove(sender)
-
-    def hold_row(self, offset: int) -> None:
-        """See `PumpQueue`."""
-        assert offset not in self._held_rows
-        self._held_rows.add(offset)
-
-    def release_row(self, offset: int) -> None:
-        """See `PumpQueue`."""
-        self._held_rows.remove(offset)
+        self._held.remove(who)
 
     def _land(self, row: Row) -> None:
         assert self.in_flight.pop(row.offset) is row
 
     def _is_ready(self, row: Row) -> bool:
-        if row.offset in self._held_rows or row.offset in self._taken:
+        if row.offset in self._held or row.offset in self._taken:
             return False
-        return row.message.sender not in self._held_senders
+        return row.message.sender not in self._held
 
 
 def a_row(

@@ -146,8 +146,8 @@ class Ledger:
             assert not copy.left, f"{copy} is read again"
             assert not copy.disowned, f"{copy} was refused and is read"
             assert not copy.out, f"{copy} is read twice"
-            assert copy.sender not in line.held_senders, f"the sender of {copy} is held"
-            assert row.offset not in line.held_rows, f"{copy} is held"
+            assert copy.sender not in line.held, f"the sender of {copy} is held"
+            assert row.offset not in line.held, f"{copy} is held"
             self._match(copy, row)
         tokens = [copy.token for copy in taken]
         known = set(tokens)
@@ -173,9 +173,9 @@ class Ledger:
                 if kind is FailureKind.TRANSIENT:
                     pause_s = min(60.0, PAUSE_S_MIN * 2.0 ** min(copy.attempts - 1, 6))
                     copy.not_before_s = now_s + pause_s
-                    if copy.sender in self.lines[key].held_senders:
+                    if copy.sender in self.lines[key].held:
                         # Refused on trial: the hold goes on, and its end counts from here.
-                        self.lines[key].held_senders[copy.sender] = now_s
+                        self.lines[key].held[copy.sender] = now_s
             else:
                 fine = kind not in {*ATTEMPTED, *FINAL} and (result is None or kind or copy.again)
                 assert fine, f"{copy} goes back after {kind}"
@@ -209,16 +209,17 @@ class Ledger:
             self.lines[key].dead += 1
             self.dead[key][copy.token] = kind
 
-    def hold_sender(self, key: Key, sender: str, now_s: float) -> None:
+    def hold(self, key: Key, who: str | int, now_s: float) -> None:
         """Judge that a sender is kept back: one of its rows was refused, here or for its sender."""
         line = self.lines[key]
-        assert sender not in line.held_senders
-        assert (key[0], sender) in self._denied or any(
-            copy.attempts or (copy.result and copy.result.kind is FailureKind.TRANSIENT)
-            for copy in line.live.values()
-            if copy.sender == sender
-        ), f"{sender} is held for nothing"
-        line.held_senders[sender] = now_s
+        assert who not in line.held
+        if isinstance(who, str):
+            assert (key[0], who) in self._denied or any(
+                copy.attempts or (copy.result and copy.result.kind is FailureKind.TRANSIENT)
+                for copy in line.live.values()
+                if copy.sender == who
+            ), f"{who} is held for nothing"
+        line.held[who] = now_s
 
     # -- endpoint ------------------------------------------------------------------------------
 
@@ -420,7 +421,7 @@ class Ledger:
         if self.paused_until_s[endpoint] > now_s or any(line.out for line in lines):
             return
         for line in lines:
-            for key, since_s in [*line.held_senders.items(), *line.held_rows.items()]:
+            for key, since_s in line.held.items():
                 assert since_s + PAUSE_S_MAX >= now_s, f"{line.key} holds {key} for ever"
             if line.delayed_until_s <= now_s:
                 waiting = line.ready(now_s, now_ms)

@@ -15,7 +15,7 @@ from edgehub.pump.pump import Pump
 from edgehub.router import Router
 from edgehub.store import Store
 from tests.support.endpoints import StalledEndpoint
-from tests.support.memory_queue import MemoryCounts
+from tests.support.memory_queue import MemoryCounts, NoCreations
 from tests.support.model import READ_PAUSE_S
 from tests.support.stepped_disk import Disk, stepped_database
 from tests.support.stores import LAB
@@ -101,6 +101,7 @@ class Life:
                     now_ms=self.store.hub_time.now_ms,
                     rng=world.rng,
                     close_counts=MemoryCounts(),
+                    dependency_tracker=NoCreations(),
                 )
                 self.store.queues.watch(endpoint_id, pump.rows_ready)
                 self.pumps.append(pump)
@@ -215,29 +216,17 @@ class WatchedQueue:
             self._world.ledger.bury(self._key, row, kind)
         self._queue.dead_letter(row, kind, reason)
 
-    def hold_sender(self, sender: str) -> None:
+    def hold(self, who: str | int) -> None:
         """See `Queue`."""
         if not self._life.is_over:
-            self._world.ledger.hold_sender(self._key, sender, self._world.now[0])
-        self._queue.hold_sender(sender)
+            self._world.ledger.hold(self._key, who, self._world.now[0])
+        self._queue.hold(who)
 
-    def release_sender(self, sender: str) -> None:
+    def release(self, who: str | int) -> None:
         """See `Queue`."""
         if not self._life.is_over:
-            del self._world.ledger.lines[self._key].held_senders[sender]
-        self._queue.release_sender(sender)
-
-    def hold_row(self, offset: int) -> None:
-        """See `Queue`."""
-        if not self._life.is_over:
-            self._world.ledger.lines[self._key].held_rows[offset] = self._world.now[0]
-        self._queue.hold_row(offset)
-
-    def release_row(self, offset: int) -> None:
-        """See `Queue`."""
-        if not self._life.is_over:
-            del self._world.ledger.lines[self._key].held_rows[offset]
-        self._queue.release_row(offset)
+            del self._world.ledger.lines[self._key].held[who]
+        self._queue.release(who)
 
     def _leave(self, rows: Sequence[Row], why: str) -> None:
         ledger = self._world.ledger

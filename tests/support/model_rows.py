@@ -116,8 +116,7 @@ class Line:
         """Begin a life with so many rows in the file."""
         self.depth_at_start = depth
         self.enqueued = self.sent = self.dead = self.dropped = 0
-        self.held_senders: dict[str, float] = {}
-        self.held_rows: dict[int, float] = {}
+        self.held: dict[str | int, float] = {}
         self.trials: dict[str, Copy] = {}
         self.delayed_from_s = self.delayed_until_s = 0.0
         self.read_after_s = 0.0
@@ -139,6 +138,6 @@ class Line:
             and copy.waits(now_ms)
             and not copy.is_stale(now_ms)
             and not copy.condemned
-            and copy.sender not in self.held_senders
-            and copy.offset not in self.held_rows
+            and copy.sender not in self.held
+            and copy.offset not in self.held
         ]

@@ -11,6 +11,7 @@ import math
 import random
 from typing import TYPE_CHECKING
 
+from edgehub.pump.options import PumpOptions
 from edgehub.pump.window import SendWindow
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class SimulatedLink:
         modem: What has not been transmitted waits in a modem, where nobody sees it.
         holds: The peer holds confirmations until the one before is acknowledged (Nagle); what
             acknowledges it stands in line with everything else.
-        cap_bytes_s: See `SendWindow`.
+        rate_bytes_s_max: See `PumpOptions`.
         piece_share: See `PumpOptions`; other than 0, what is sent together is confirmed together.
         alarm_every_s: Mean time between alarms, infinite = none.
 
@@ -52,7 +53,7 @@ class SimulatedLink:
         holds: bool = False,
         modem: bool = False,
         alarm_every_s: float = math.inf,
-        cap_bytes_s: float = math.inf,
+        rate_bytes_s_max: int | None = None,
         piece_share: float = 0.0,
     ) -> None:
         self.rate = rate
@@ -72,11 +73,12 @@ class SimulatedLink:
         self.sends = 0
         self._shares_payloads = piece_share > 0
         self.window = SendWindow(
-            head_of_line_s=HEAD_OF_LINE_S,
-            rows_max=100_000,
-            bytes_max=2**30,
-            cap_bytes_s=cap_bytes_s,
-            piece_share=piece_share,
+            PumpOptions(
+                rows_in_flight_max=100_000,
+                bytes_in_flight_max=2**30,
+                rate_bytes_s_max=rate_bytes_s_max,
+                piece_share=piece_share,
+            )
         )
         self._acks: list[tuple[float, int, int, int, Flight]] = []
         self._arrivals: list[tuple[float, int, int, int, Flight]] = []

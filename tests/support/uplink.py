@@ -17,7 +17,7 @@ from edgehub.hub.endpoints import BATCH_PIECE_SHARE
 from edgehub.message import DEFAULT_PRIORITY, UPSTREAM, DeliveryRules, Priority
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
-from tests.support.memory_queue import MemoryCounts, MemoryQueue
+from tests.support.memory_queue import MemoryCounts, MemoryQueue, NoCreations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -51,6 +51,7 @@ class Uplink:
             now_ms=self.clock.boottime_ms,
             rng=random.Random(3),
             close_counts=MemoryCounts(),
+            dependency_tracker=NoCreations(),
             options=options,
         )
 

@@ -36,6 +36,7 @@ from edgehub.store.options import ClockTrust
 from tests.support.endpoints import ThinLinkEndpoint
 from tests.support.journal import journaling
 from tests.support.journal_format import read_folder
+from tests.support.memory_queue import NoCreations
 from tests.support.stores import a_message, a_result
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ async def live(folder: Path, plan: Plan) -> list[dict[str, Any]]:
             rng=random.Random(1),
             options=PumpOptions(),
             close_counts=store.suspects,
+            dependency_tracker=NoCreations(),
             listener=it.feed,
         )
         store.queues.watch(UPSTREAM, pump.rows_ready)

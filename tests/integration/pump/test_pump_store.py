@@ -27,7 +27,7 @@ from edgehub.pump.pump import Pump
 from edgehub.store.options import StoreOptions
 from edgehub.store.store import Store
 from tests.support.endpoints import FlakyEndpoint, RevivableEndpoint, StalledEndpoint
-from tests.support.memory_queue import MemoryCounts
+from tests.support.memory_queue import MemoryCounts, NoCreations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,6 +55,7 @@ class Parts:
             now_ms=store.hub_time.now_ms,
             rng=random.Random(9),
             close_counts=MemoryCounts(),
+            dependency_tracker=NoCreations(),
         )
         store.queues.watch(UPSTREAM, self.pump.rows_ready)
 

@@ -348,14 +348,14 @@ async def test_held_rows_that_are_not_stored_yet_come_later(tmp_path: Path) -> N
             hub.send(a_message(device, f"body-{len(hub.sent)}".encode()))
         queue = hub.queue()
         first = await queue.read_batch(2, 1 << 20)
-        queue.hold_sender("a")
-        queue.hold_row(first[1].offset)
+        queue.hold("a")
+        queue.hold(first[1].offset)
         queue.give_back(first, attempted=False)
         assert bodies(await read_all(queue)) == [b"body-3"]
         await hub.store.writer.flush()
         assert await read_all(queue) == []
-        queue.release_sender("a")
-        queue.release_row(first[1].offset)
+        queue.release("a")
+        queue.release(first[1].offset)
         assert bodies(await read_all(queue)) == [b"body-0", b"body-1", b"body-2"]
 
 
@@ -392,7 +392,7 @@ async def test_row_refused_to_its_sender_is_not_read_again(tmp_path: Path, place
         queue = hub.queue()
         (large,) = await queue.read_batch(1, 1 << 20)
         if place == "held":
-            queue.hold_row(large.offset)
+            queue.hold(large.offset)
         if place != "in flight":
             queue.give_back([large], attempted=True)
         if place == "held":
@@ -402,7 +402,7 @@ async def test_row_refused_to_its_sender_is_not_read_again(tmp_path: Path, place
         assert (0, Refusal.INVALID) in hub.settled
         if place == "in flight":
             queue.give_back([large], attempted=True)
-        queue.release_row(large.offset)
+        queue.release(large.offset)
         await hub.store.writer.flush()
         assert large.offset not in {row.offset for row in await read_all(queue)}
         assert not queue.checkpointer.refused

@@ -525,10 +525,10 @@ class Life:
             queue = self.rng.choice(queues)
             if queue in self.held:
                 self.held.remove(queue)
-                queue.release_sender("a")
+                queue.release("a")
             else:
                 self.held.add(queue)
-                queue.hold_sender("a")
+                queue.hold("a")
 
     async def tick(self) -> None:
         """Let time pass."""
@@ -539,4 +539,4 @@ class Life:
         for queue, rows in self.flying:
             queue.give_back(rows, attempted=False)
         for queue in self.held:
-            queue.release_sender("a")
+            queue.release("a")

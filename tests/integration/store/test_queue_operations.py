@@ -266,7 +266,7 @@ async def test_rows_are_found_by_message_and_by_the_senders_id(tmp_path: Path) -
         assert (await look.before(queue, offset))[0] == 1500
         (first,) = await queue.read_batch(1, 1)
         assert queue.row_state(first) is RowState.IN_FLIGHT
-        queue.hold_sender("dev-1")
+        queue.hold("dev-1")
         (second,) = await look.peek(queue, after=first.offset, rows_max=1)
         assert queue.row_state(second) is RowState.HELD
 
@@ -369,7 +369,7 @@ class _World:
             queue.give_back(rows, attempted=False)
         self._flying.clear()
         for queue, sender in self._held:
-            queue.release_sender(sender)
+            queue.release(sender)
         self._held.clear()
         await hub.store.writer.flush()
 
@@ -412,9 +412,9 @@ class _World:
         held = (self.rng.choice(queues), f"d{self.rng.randrange(3)}") if queues else None
         if held in self._held:
             self._held.remove(held)
-            held[0].release_sender(held[1])
+            held[0].release(held[1])
         elif held is not None:
-            held[0].hold_sender(held[1])
+            held[0].hold(held[1])
             self._held.append(held)
 
     async def _move(self, hub: Harness) -> None:

@@ -188,9 +188,9 @@ async def test_attempts_are_known_before_their_commit(tmp_path: Path) -> None:
         rows = await queue.read_batch(2, 1 << 20)
         queue.give_back(rows[:1], attempted=True)
         queue.give_back(rows[1:], attempted=False)
-        queue.hold_sender("dev-1")
+        queue.hold("dev-1")
         assert await queue.read_batch(2, 1 << 20) == []
-        queue.release_sender("dev-1")
+        queue.release("dev-1")
         again = await queue.read_batch(2, 1 << 20)
         assert [row.attempts for row in again] == [1, 0]
         queue.give_back(again[:1], attempted=True)
@@ -206,7 +206,7 @@ async def test_held_sender_is_passed_and_resumes_in_order(tmp_path: Path) -> Non
         await hub.store.writer.flush()
         queue = hub.queue()
         first = await queue.read_batch(1, 1 << 20)
-        queue.hold_sender("dev-0")
+        queue.hold("dev-0")
         queue.give_back(first, attempted=True)
         others = await read_all(queue)
         assert {row.message.device_id for row in others} == {"dev-1", "dev-2"}
@@ -215,7 +215,7 @@ async def test_held_sender_is_passed_and_resumes_in_order(tmp_path: Path) -> Non
         assert queue.state in (QueueState.CHECKPOINTING, QueueState.DELAYED)
         await hub.store.writer.flush()
         assert queue.state is QueueState.DELAYED
-        queue.release_sender("dev-0")
+        queue.release("dev-0")
         assert queue.has_ready()
         rest = await read_all(queue, rows_max=7)
         assert bodies(rest) == [f"body-{n}".encode() for n in range(0, 60, 3)]
@@ -228,7 +228,7 @@ async def test_sender_of_a_module_is_its_own_unit(tmp_path: Path) -> None:
             hub.send(a_message("dev-1", module=module))
         await hub.store.writer.flush()
         queue = hub.queue()
-        queue.hold_sender("dev-1/cam")
+        queue.hold("dev-1/cam")
         rows = await read_all(queue)
         assert [row.message.module_id for row in rows] == [None, "gps"]
 
@@ -239,12 +239,12 @@ async def test_held_row_lets_the_others_pass(tmp_path: Path) -> None:
         await hub.stored(20)
         queue = hub.queue()
         rows = await queue.read_batch(20, 1 << 20)
-        queue.hold_row(rows[4].offset)
+        queue.hold(rows[4].offset)
         queue.give_back(rows[4:], attempted=True)
         queue.confirm(rows[:4])
         later = await read_all(queue)
         assert bodies(later) == [f"body-{n}".encode() for n in range(5, 20)]
-        queue.release_row(rows[4].offset)
+        queue.release(rows[4].offset)
         assert bodies(await read_all(queue)) == [b"body-4"]
 
 
@@ -254,9 +254,9 @@ async def test_row_held_before_it_is_read_is_passed(tmp_path: Path) -> None:
         await hub.stored(3)
         queue = hub.queue()
         offsets = [int(m.message_id.rpartition("-")[2], 16) for m in hub.sent]
-        queue.hold_row(offsets[0])
-        queue.hold_row(offsets[1])
-        queue.release_row(offsets[1])
+        queue.hold(offsets[0])
+        queue.hold(offsets[1])
+        queue.release(offsets[1])
         assert bodies(await read_all(queue)) == [b"body-1", b"body-2"]
 
 
@@ -268,10 +268,10 @@ async def test_hold_works_on_rows_that_only_the_file_has(tmp_path: Path) -> None
             hub.send(a_message("slow" if number % 2 else "fast", f"body-{number}".encode()))
         await hub.store.writer.flush()
         queue = hub.queue()
-        queue.hold_sender("slow")
+        queue.hold("slow")
         fast = await read_all(queue)
         assert len(fast) == 750
         queue.confirm(fast)
-        queue.release_sender("slow")
+        queue.release("slow")
         slow = await read_all(queue)
         assert bodies(slow) == [f"body-{n}".encode() for n in range(1, 1500, 2)]

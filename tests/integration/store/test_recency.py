@@ -207,12 +207,12 @@ async def test_the_fallback_priority_stays_in_the_order_of_offsets(tmp_path: Pat
             await hub.stored(2, a_result(P7))
         queue = hub.queue(P7)
         seen = await queue.read_batch(5, 1 << 20)
-        queue.hold_sender("dev-1")
+        queue.hold("dev-1")
         queue.give_back(seen[2:4], attempted=True)
         assert await queue.read_batch(9, 1 << 20) == []
         await demoted(hub, 31)
         await demoted(hub)
-        queue.release_sender("dev-1")
+        queue.release("dev-1")
         rest = await read_all(queue, rows_max=3)
         offsets = [row.offset for row in rest]
         assert offsets == sorted(offsets)
@@ -240,10 +240,10 @@ async def test_lower_rows_that_moved_in_come_before_those_given_back(tmp_path: P
         await demoted(hub)
         assert depths(hub) == {7: 8}
         seen = await queue.read_batch(1, 1 << 20)
-        queue.hold_row(4)
+        queue.hold(4)
         queue.give_back(before[:2], attempted=False)
         seen += await queue.read_batch(1, 1 << 20)
-        queue.release_row(4)
+        queue.release(4)
         for _ in range(4):
             seen += await queue.read_batch(1, 1 << 20)
         assert [row.offset for row in seen] == [1, 2, 3, 4, 5, 7]
@@ -431,14 +431,14 @@ class Life:
         """Hold a sender back, or let one go."""
         if self.held and self.rng.random() < 0.6:
             queue, sender = self.held.pop()
-            queue.release_sender(sender)
+            queue.release(sender)
             return
         queues = self.hub.store.queues.all()
         if queues:
             entry = (self.rng.choice(queues), self.rng.choice(["a", "b"]))
             if entry not in self.held:
                 self.held.append(entry)
-                entry[0].hold_sender(entry[1])
+                entry[0].hold(entry[1])
 
     async def tick(self) -> None:
         """Let time pass."""
@@ -448,7 +448,7 @@ class Life:
         """Deliver all that is left."""
         while self.held:
             queue, sender = self.held.pop()
-            queue.release_sender(sender)
+            queue.release(sender)
         while self.flying:
             await self.settle()
         for _ in range(400):

@@ -52,12 +52,12 @@ async def test_skipped_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         await hub.stored(10, device="slow")
         await hub.stored(5, device="fast")
         queue = hub.queue()
-        queue.hold_sender("slow")
+        queue.hold("slow")
         assert len(await read_all(queue)) == 5
         await hub.stored(3, device="fast")
         assert not queue.has_ready()
         assert await queue.read_batch(1, 1) == []
-        queue.release_sender("slow")
+        queue.release("slow")
         assert len(await read_all(queue)) == 13
 
 

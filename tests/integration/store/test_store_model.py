@@ -172,7 +172,7 @@ class Run:
         queue = self.find(key)
         if queue is not None:
             device = self.random.choice(DEVICES)
-            queue.hold_sender(device)
+            queue.hold(device)
             self.model.held[key].add(device)
 
     async def release(self) -> None:
@@ -181,7 +181,7 @@ class Run:
         queue = self.find(key)
         if queue is not None and self.model.held[key]:
             device = self.random.choice(sorted(self.model.held[key]))
-            queue.release_sender(device)
+            queue.release(device)
             self.model.held[key].discard(device)
 
     async def wait(self) -> None:

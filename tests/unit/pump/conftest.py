@@ -13,7 +13,7 @@ from edgehub.clock import ManualClock
 from edgehub.message import DEFAULT_PRIORITY, DeliveryRules, Priority, Row
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
-from tests.support.memory_queue import MemoryCounts, MemoryQueue
+from tests.support.memory_queue import MemoryCounts, MemoryQueue, NoCreations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,7 +35,7 @@ class Bench:
         self,
         group: asyncio.TaskGroup,
         endpoint: StalledEndpoint,
-        dependency_tracker: DependencyTracker | None,
+        dependency_tracker: DependencyTracker,
         **options: Any,
     ) -> None:
         """Build the pump and run it in the group."""
@@ -86,7 +86,12 @@ async def start() -> AsyncIterator[Callable[..., Bench]]:
                 **options: Any,
             ) -> Bench:
                 bench = Bench(clock or ManualClock())
-                bench.start(group, endpoint, dependency_tracker, **options)
+                bench.start(
+                    group,
+                    endpoint,
+                    NoCreations() if dependency_tracker is None else dependency_tracker,
+                    **options,
+                )
                 benches.append(bench)
                 return bench
 

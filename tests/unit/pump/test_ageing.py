@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.clock import ManualClock
+from edgehub.endpoints.backoff import Backoff
 from edgehub.message import FailureKind, Priority, SendResult
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pumped_queue import PumpedQueue
@@ -134,7 +135,10 @@ def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) 
     aging_s = data.draw(st.integers(1, 50), "aging_s")
     batch_s = data.draw(st.floats(0.1, 20), "longest batch")
     pumped_queues = [
-        PumpedQueue(MemoryQueue("upstream", Priority(at)), _no_jitter()) for at in range(count)
+        PumpedQueue(
+            MemoryQueue("upstream", Priority(at)), Backoff(_no_jitter()), lambda _row, _why: None
+        )
+        for at in range(count)
     ]
     queues = [pumped.queue for pumped in pumped_queues]
     scheduler = Scheduler(aging_s)

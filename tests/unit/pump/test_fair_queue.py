@@ -176,20 +176,20 @@ async def test_a_sender_that_the_pump_holds_is_held():
     bench = Bench("a a b")
     assert await bench.read(1) == [1]
     bench.queue.give_back(bench.rows, attempted=True)
-    bench.queue.hold_sender("a")
+    bench.queue.hold("a")
     bench.sessions.change("a", SendState.BLOCKED)
     bench.sessions.change("a", SendState.OPEN)
     assert await bench.read() == [3]
-    bench.queue.release_sender("a")
+    bench.queue.release("a")
     assert await bench.read() == [1, 2]
 
 
 async def test_a_release_does_not_open_a_session():
     """A device that may not send stays back when the pump lets it go."""
     bench = Bench("a a")
-    bench.queue.hold_sender("a")
+    bench.queue.hold("a")
     bench.sessions.change("a", SendState.BLOCKED)
-    bench.queue.release_sender("a")
+    bench.queue.release("a")
     assert await bench.read() == []
     bench.sessions.change("a", SendState.OPEN)
     assert await bench.read() == [1, 2]
@@ -254,10 +254,10 @@ class Play:
                 self.bench.queue.give_back(back, attempted=False)
             case "hold" if name not in self.held:
                 self.held.add(name)
-                self.bench.queue.hold_sender(name)
+                self.bench.queue.hold(name)
             case "go" if name in self.held:
                 self.held.discard(name)
-                self.bench.queue.release_sender(name)
+                self.bench.queue.release(name)
             case "blocked" | "open" | "opening":
                 self.bench.sessions.change(name, SendState(step))
 
@@ -279,7 +279,7 @@ class Play:
         for name in "abc":
             self.bench.sessions.change(name, SendState.OPEN)
         for name in self.held:
-            self.bench.queue.release_sender(name)
+            self.bench.queue.release(name)
         self.held.clear()
         self.confirm(self.flying)
         while await self.bench.read(7):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgehub.hub.endpoints import BATCH_PIECE_SHARE
+from edgehub.pump.options import PumpOptions
 from edgehub.pump.window import PAYLOAD_BYTES, SendWindow
 from tests.support.endpoints import FlakyEndpoint
 from tests.support.memory_queue import a_row
@@ -162,9 +163,7 @@ def test_a_short_way_is_full_of_payloads_too(kbit_s: int, rtt_s: float) -> None:
 
 def test_under_a_cap_rows_wait_for_each_other() -> None:
     """A cap is given out in pieces as well, not in single rows."""
-    window = SendWindow(
-        head_of_line_s=0.5, rows_max=1000, bytes_max=2**20, cap_bytes_s=10_000, piece_share=0.4
-    )
+    window = SendWindow(PumpOptions(rate_bytes_s_max=10_000, piece_share=0.4))
     for at in range(1, 20):
         flight = window.sent(at, 100, 2000)
         window.delivered(at + 0.1, 100, 2000, flight)

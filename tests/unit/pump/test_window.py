@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from edgehub.pump.delivery_rate import Flight
+from edgehub.pump.options import PumpOptions
 from edgehub.pump.round_trip import LIFE_S, EmptyRoundTrip
 from edgehub.pump.window import FIRST_BYTES, FIRST_ROWS, SendWindow
 from tests.support.simulated_link import HEAD_OF_LINE_S
 from tests.support.simulated_link import SimulatedLink as Link
 
+BOUNDS = PumpOptions(rows_in_flight_max=1000, bytes_in_flight_max=2**20)
+
 
 def test_before_the_first_measurement_four_messages_go() -> None:
     """Without a sample at most four rows and a few kilobytes are in flight."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     assert window.room(0.0, 0) == (FIRST_ROWS, FIRST_BYTES)
     window.sent(0.0, 4, 1040)
     assert window.room(0.1, 0) == (0, 0)
@@ -21,7 +25,7 @@ def test_before_the_first_measurement_four_messages_go() -> None:
 
 def test_one_large_message_goes_alone_before_the_first_measurement() -> None:
     """A message beyond the first bytes leaves no room for a second one."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     window.sent(0.0, 1, 100_000)
     assert window.room(0.1, 0) == (0, 0)
 
@@ -113,8 +117,9 @@ def test_each_probe_lasts_a_whole_round_trip() -> None:
     def confirm(rtt_s: float, *, under_way: int) -> None:
         nonlocal number
         number += 1
-        flight = Flight(number, now, row_bytes=100.0, ahead_bytes=0)
-        flight.probes = rtt.is_probed
+        flight = Flight(
+            number=number, sent_at=now, row_bytes=100.0, ahead_bytes=0, probes=rtt.is_probed
+        )
         rtt.take(now, rtt_s, flight, flights=number + under_way)
 
     confirm(0.1, under_way=0)
@@ -144,7 +149,7 @@ def test_little_demand_does_not_lower_the_rate() -> None:
 
 def test_the_peers_receive_maximum_holds() -> None:
     """Never more rows than the peer allows, whatever the link could take."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     window.reset(10)
     flight = window.sent(0.0, 4, 400)
     window.delivered(0.001, 4, 400, flight)
@@ -155,7 +160,7 @@ def test_the_peers_receive_maximum_holds() -> None:
 
 def test_one_message_is_always_allowed() -> None:
     """A message larger than the window goes when nothing is in flight, and alone."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     flight = window.sent(0.0, 1, 100)
     window.delivered(1.0, 1, 100, flight)
     assert window.room(1.0, 0)[0] > 0
@@ -165,7 +170,7 @@ def test_one_message_is_always_allowed() -> None:
 
 def test_unsent_bytes_block_and_say_when_to_look_again() -> None:
     """Over the threshold nothing is chosen; the wait follows from the rate."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     flight = window.sent(0.0, 10, 1000)
     window.delivered(1.0, 10, 1000, flight)
     window.sent(1.0, 1, 100)
@@ -178,7 +183,7 @@ def test_unsent_bytes_block_and_say_when_to_look_again() -> None:
 
 def test_a_lost_probe_is_sent_again() -> None:
     """When what was sent to measure the empty round trip is lost, the next rows take its place."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     flight = window.sent(0.0, 1, 100)
     window.delivered(0.1, 1, 100, flight)
     window.sent(50.0, 4, 400)
@@ -284,7 +289,7 @@ def test_large_messages_fill_a_link_with_a_long_round_trip() -> None:
 
 def test_a_cap_holds_whatever_the_link_takes() -> None:
     """A link of 1 MB/s with a cap of 5 000 bytes/s: no second brings more than that and a piece."""
-    link = Link(1e6, 0.05, cap_bytes_s=5000)
+    link = Link(1e6, 0.05, rate_bytes_s_max=5000)
     link.run(5)
     for _ in range(20):
         sent = link.sent_bytes
@@ -296,18 +301,18 @@ def test_a_cap_can_be_set_and_taken_away_while_sending() -> None:
     """What was measured stays; no burst makes up for the time before."""
     link = Link(20_000, 0.05)
     link.run(10)
-    link.window.adjust(head_of_line_s=0.5, rows_max=1000, cap_bytes_s=2000)
+    link.window.adjust(replace(BOUNDS, rate_bytes_s_max=2000))
     sent = link.sent_bytes
     link.run(10)
     assert link.sent_bytes - sent == pytest.approx(20_000, rel=0.1)
-    link.window.adjust(head_of_line_s=0.5, rows_max=1000)
+    link.window.adjust(BOUNDS)
     link.run(5)
     assert link.used(10) > 0.95
 
 
 def test_a_message_larger_than_the_cap_is_paid_for_afterwards() -> None:
     """10 kB at 1 000 bytes/s: nothing more for the ten seconds that it stands for."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20, cap_bytes_s=1000)
+    window = SendWindow(replace(BOUNDS, rate_bytes_s_max=1000))
     assert window.room(5.0, 0)[0] > 0
     flight = window.sent(5.0, 1, 10_000)
     window.delivered(5.1, 1, 10_000, flight)
@@ -319,7 +324,7 @@ def test_a_message_larger_than_the_cap_is_paid_for_afterwards() -> None:
 
 def test_a_fast_link_can_be_idle_between_messages_for_ever() -> None:
     """One message a millisecond, none of which waits: 5 000 round trips in a row without a wait."""
-    window = SendWindow(head_of_line_s=0.5, rows_max=1000, bytes_max=2**20)
+    window = SendWindow(BOUNDS)
     for turn in range(5000):
         flight = window.sent(turn / 1000, 1, 260)
         window.delivered((turn + 0.5) / 1000, 1, 260, flight)
