@@ -13,11 +13,10 @@ from msgspec import Struct, field
 
 from edgehub.devices.connection import KEEP_ALIVE_S_MIN
 from edgehub.errors import ConfigError
+from edgehub.lora.device import LorawanProfile, LorawanSession, Whole  # noqa: TC001 - msgspec reads them
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from edgehub.lora.device import LorawanProfile, LorawanSession
 
 GAP_MAX: Final = 16_384
 """LoRaWAN 1.0.2 section 4.3.1.5, MAX_FCNT_GAP."""
@@ -42,7 +41,9 @@ class Activation(StrEnum):
     ABP = "abp"
 
 
-class DeviceProfile(Struct, frozen=True, kw_only=True):
+class DeviceProfile(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """The settings of a device.
 
     Attributes:
@@ -59,10 +60,10 @@ class DeviceProfile(Struct, frozen=True, kw_only=True):
     device_id: str
     deduplication: Deduplication = Deduplication.DROP
     gateway_id: str | None = None
-    keep_alive_s: int = 0
+    keep_alive_s: Whole = 0
     activation: Activation = Activation.OTAA
     relaxed_counters: bool = True
-    gap_max: int | None = GAP_MAX
+    gap_max: Whole | None = GAP_MAX
     lora: LorawanProfile | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +75,9 @@ class DeviceProfile(Struct, frozen=True, kw_only=True):
             )
 
 
-class SessionState(Struct, frozen=True, kw_only=True):
+class SessionState(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What changes while a device lives.
 
     Attributes:
@@ -88,10 +91,10 @@ class SessionState(Struct, frozen=True, kw_only=True):
     """
 
     session: str = ""
-    generation: int = 0
+    generation: Whole = 0
     address: str = ""
-    f_cnt_up: int = 0
-    dev_nonces: tuple[int, ...] = ()
+    f_cnt_up: Whole = 0
+    dev_nonces: tuple[Whole, ...] = ()
     lora: LorawanSession | None = None
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
-from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec import json
+from msgspec.structs import asdict, replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
 from edgehub.devices.registry_form import read_profile, read_session
@@ -105,8 +105,8 @@ class TwinSource:
             # Before it is reported: its frames begin as soon as it is answered.
             await self._index.save(device_id, SessionState(address=session.address))
         # A patch is merged, so every member is written, also one that has its first value again.
-        patch = {MEMBER: to_builtins(session), **report_of(session)}
-        status = await self._access.report(device_id, orjson.dumps(patch))
+        patch = {MEMBER: asdict(session), **report_of(session)}
+        status = await self._access.report(device_id, json.encode(patch))
         if status == _UNKNOWN:
             raise DeviceUnknownError(device_id, "it has no twin upstream")
         if status not in _REPORTED:

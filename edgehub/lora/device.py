@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from edgehub.lora.identifiers import dev_addr_text, eui_text, parse_eui
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 T = TypeVar("T", bound=StrEnum)
+
+Whole = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""A counter, a time or a gap, as its stored form bounds it."""
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{32}")
 _DEV_ADDR: Final = re.compile(r"[0-9a-fA-F]{8}")
@@ -54,7 +57,7 @@ class DeviceClass(StrEnum):
     C = "C"  # always
 
 
-class LorawanProfile(Struct, frozen=True, kw_only=True):
+class LorawanProfile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings and root keys of a device.
 
     Attributes:
@@ -76,7 +79,7 @@ class LorawanProfile(Struct, frozen=True, kw_only=True):
     decoder: str = ""
 
 
-class LorawanSession(Struct, frozen=True, kw_only=True):
+class LorawanSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys and counters of a session; in 1.0 the three network keys are one, NwkSKey.
 
     Attributes:
@@ -101,15 +104,15 @@ class LorawanSession(Struct, frozen=True, kw_only=True):
     s_nwk_s_int_key: str
     nwk_s_enc_key: str
     app_s_key: str
-    f_cnt_down: int = 0
-    confirmed_f_cnt_down: int = 0
+    f_cnt_down: Whole = 0
+    confirmed_f_cnt_down: Whole = 0
     station: str = ""
-    tx_power: int = 0
-    nb_trans: int = 1
-    rx_delay: int = 1
-    rx1_dr_offset: int = 0
-    rx2_dr: int | None = None
-    rx2_hz: int | None = None
+    tx_power: Whole = 0
+    nb_trans: Whole = 1
+    rx_delay: Whole = 1
+    rx1_dr_offset: Whole = 0
+    rx2_dr: Whole | None = None
+    rx2_hz: Whole | None = None
 
 
 class DeviceFormError(ValueError):

@@ -7,7 +7,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError
-from edgehub.devices.registry_form import WHOLE_MAX, read_device, write_profile, write_session
+from edgehub.devices.registry_form import read_device, write_profile, write_session
 from edgehub.devices.source import DeviceProfile, SessionState
 from edgehub.devices.twin_source import TwinSource
 from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile
@@ -25,7 +25,7 @@ SESSIONS = [
     write_session(replace(SessionState(), generation=7)).encode(),
     b"{}",
 ]
-PIECES = [*JSON_PIECES, str(WHOLE_MAX + 1).encode(), *PROFILES, *SESSIONS]
+PIECES = [*JSON_PIECES, str(2**32).encode(), *PROFILES, *SESSIONS]
 
 
 @fuzzer
