@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct, field
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,7 @@ class Send(Protocol):
         """Send a message; `settle` is called once, `written` when it leaves this process."""
 
 
-class Mailbox:
+class Mailbox(Struct, eq=False):
     """The messages of one device or module.
 
     Attributes:
@@ -48,15 +50,12 @@ class Mailbox:
         send: Sends to it in another way than by the listener, None = it does not.
     """
 
-    __slots__ = ("in_flight", "listens", "messages", "retry", "send", "target")
-
-    def __init__(self, target: str, *, listens: bool) -> None:
-        self.target = target
-        self.messages: list[DeviceMessage] = []
-        self.in_flight: set[DeviceMessage] = set()
-        self.listens = listens
-        self.retry: TimerHandle | None = None
-        self.send: Send | None = None
+    target: str
+    messages: list[DeviceMessage] = field(default_factory=list)
+    in_flight: set[DeviceMessage] = field(default_factory=set)
+    listens: bool = False
+    retry: TimerHandle | None = None
+    send: Send | None = None
 
     @property
     def is_movable(self) -> bool:

@@ -392,7 +392,7 @@ class Mailboxes:
     def _box(self, target: str) -> Mailbox:
         box = self._boxes.get(target)
         if box is None:
-            box = self._boxes[target] = Mailbox(target, listens=False)
+            box = self._boxes[target] = Mailbox(target)
         return box
 
     def _forget_unused(self, box: Mailbox) -> None:

@@ -26,7 +26,6 @@ from edgehub.devices.request_queues import RequestQueues
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from edgehub.clock import Clock
     from edgehub.devices.affinity.data import Handle, Uplink
     from edgehub.devices.affinity.join import Accept, JoinRequest
     from edgehub.devices.device import DeviceDependencies
@@ -65,20 +64,17 @@ class DevicesStatistics(Struct, frozen=True, kw_only=True):
     frames: dict[str, int]
 
 
-class _Search:
+class _Search(Struct, eq=False):
     """Frames of one address that wait for the search for their device.
 
     One search that failed fails all frames that waited for it: else each frame would wait
     for a source that is unreachable.
     """
 
-    __slots__ = ("arrived", "error", "failed", "queue")
-
-    def __init__(self, address: str, clock: Clock) -> None:
-        self.queue = DeviceRequestQueue(address, clock)
-        self.arrived = 0
-        self.failed = 0
-        self.error: DeviceError | None = None
+    queue: DeviceRequestQueue
+    arrived: int = 0
+    failed: int = 0
+    error: DeviceError | None = None
 
 
 class Devices:
@@ -316,7 +312,8 @@ class Devices:
         address = uplink.address
         search = self._searches.get(address)
         if search is None:
-            search = self._searches[address] = _Search(address, self._shared.clock)
+            queue = DeviceRequestQueue(address, self._shared.clock)
+            search = self._searches[address] = _Search(queue)
         search.arrived += 1
         number = search.arrived
         try:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.faults import DeviceConnectionError, DeviceError
@@ -63,46 +63,27 @@ class SendState(StrEnum):
     BLOCKED = "blocked"  # not before something changes
 
 
-class _Session:
-    __slots__ = (
-        "changed",
-        "ended_s",
-        "epoch",
-        "in_flight",
-        "is_paused",
-        "is_ready",
-        "listens",
-        "opened_s",
-        "pauses",
-        "settled",
-        "staged",
-        "take_overs",
-        "task",
-        "timer",
-        "was_lost",
-        "was_reelected",
-    )
-
-    def __init__(self) -> None:
-        self.staged = 0
-        self.in_flight = 0
-        self.is_ready = False
-        self.listens = False
-        """Whether it is kept open for messages to the device."""
-        self.is_paused = False
-        self.was_lost = False
-        self.epoch: int | None = None
-        """Number of the election that had given this hub the device when the pause began."""
-        self.was_reelected = False
-        """Whether this hub was elected again since then."""
-        self.pauses = 0
-        self.take_overs = 0
-        """How often in a row it was taken over."""
-        self.opened_s = self.ended_s = 0.0
-        self.timer: TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.changed = asyncio.Event()
-        self.settled = asyncio.Event()
+class _Session(Struct, eq=False):
+    staged: int = 0
+    in_flight: int = 0
+    is_ready: bool = False
+    listens: bool = False
+    """Whether it is kept open for messages to the device."""
+    is_paused: bool = False
+    was_lost: bool = False
+    epoch: int | None = None
+    """Number of the election that had given this hub the device when the pause began."""
+    was_reelected: bool = False
+    """Whether this hub was elected again since then."""
+    pauses: int = 0
+    take_overs: int = 0
+    """How often in a row it was taken over."""
+    opened_s: float = 0.0
+    ended_s: float = 0.0
+    timer: TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_unused(self) -> bool:

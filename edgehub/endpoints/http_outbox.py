@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -19,7 +21,7 @@ SKIPPED_MAX: Final = 256
 """Rows of busy senders are passed over; to look at more would be slow."""
 
 
-class OutboxRow:
+class OutboxRow(Struct, eq=False):
     """A row with its record.
 
     Attributes:
@@ -27,14 +29,14 @@ class OutboxRow:
         size: Bytes in a request: record and comma.
     """
 
-    __slots__ = ("path", "record", "row", "settle", "size")
+    row: Row
+    record: bytes
+    settle: Settle
+    path: str | None = None
+    size: int = 0
 
-    def __init__(self, row: Row, record: bytes, settle: Settle, path: str | None = None) -> None:
-        self.row = row
-        self.record = record
-        self.settle = settle
-        self.path = path
-        self.size = len(record) + 1
+    def __post_init__(self) -> None:
+        self.size = len(self.record) + 1
 
 
 class Outbox:

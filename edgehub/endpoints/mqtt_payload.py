@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec import Struct, field
+
 from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, TopicError, Topics
 from edgehub.endpoints.record import encode_batch_record
 from edgehub.message import NEVER_MS, FailureKind, SendResult
@@ -201,14 +203,11 @@ class SingleRows:
         """Do nothing: a payload of one row is as small as can be."""
 
 
-class _Group:
-    __slots__ = ("records", "rows", "size", "topic")
-
-    def __init__(self, topic: bytes) -> None:
-        self.topic = topic
-        self.rows: list[Row] = []
-        self.records: list[bytes] = []
-        self.size = 0
+class _Group(Struct, eq=False):
+    topic: bytes
+    rows: list[Row] = field(default_factory=list)
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0
 
     def add(self, row: Row, record: bytes) -> None:
         self.rows.append(row)

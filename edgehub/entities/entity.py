@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from edgehub.entities.documents import canonical, read_object
 from edgehub.entities.faults import MappingError
@@ -54,7 +54,7 @@ class Registration(Struct, frozen=True, kw_only=True):
     auto: bool = False
 
 
-class Entity:
+class Entity(Struct, eq=False):
     """A registered entity.
 
     Attributes:
@@ -74,45 +74,22 @@ class Entity:
         source: Its `externalSource` in JSON documents, None for the main device.
     """
 
-    __slots__ = (
-        "announced",
-        "auto",
-        "external_id",
-        "health",
-        "inline",
-        "parent",
-        "source",
-        "status",
-        "topic",
-        "topic_id",
-        "twin",
-        "type",
-    )
+    topic_id: str
+    type: EntityType
+    external_id: str
+    parent: str | None
+    topic: str
+    health: str | None = None
+    auto: bool = False
+    announced: bool = True
+    status: str | None = None
+    twin: dict[str, bytes] = field(default_factory=dict)
+    inline: dict[str, bytes] = field(default_factory=dict)
+    source: dict[str, str] | None = None
 
-    def __init__(
-        self,
-        topic_id: str,
-        type_: EntityType,
-        external_id: str,
-        parent: str | None,
-        *,
-        topic: str,
-        health: str | None = None,
-        auto: bool = False,
-    ) -> None:
-        self.topic_id = topic_id
-        self.type = type_
-        self.external_id = external_id
-        self.parent = parent
-        self.health = health
-        self.auto = auto
-        self.announced = True
-        self.status: str | None = None
-        self.twin: dict[str, bytes] = {}
-        self.inline: dict[str, bytes] = {}
-        self.topic = topic
-        is_main = type_ is EntityType.MAIN
-        self.source = None if is_main else {"externalId": external_id, "type": "c8y_Serial"}
+    def __post_init__(self) -> None:
+        if self.type is not EntityType.MAIN:
+            self.source = {"externalId": self.external_id, "type": "c8y_Serial"}
 
     @property
     def name(self) -> str:

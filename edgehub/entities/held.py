@@ -27,7 +27,7 @@ _SLACK: Final = 1000
 """Outdated entries of a ranking, beyond one for each share, before it is rebuilt."""
 
 
-class HeldMessage:
+class HeldMessage(Struct, eq=False):
     """One held message.
 
     Attributes:
@@ -40,25 +40,16 @@ class HeldMessage:
         size: Bytes that it counts.
     """
 
-    __slots__ = ("anonymous", "at", "client", "payload", "seq", "size", "topic")
+    seq: int
+    topic: EntityTopic
+    payload: bytes
+    client: str
+    at: Instant
+    anonymous: bool
+    size: int = 0
 
-    def __init__(
-        self,
-        seq: int,
-        topic: EntityTopic,
-        payload: bytes,
-        client: str,
-        at: Instant,
-        *,
-        anonymous: bool,
-    ) -> None:
-        self.seq = seq
-        self.topic = topic
-        self.payload = payload
-        self.client = client
-        self.anonymous = anonymous
-        self.at = at
-        self.size = HELD_BYTES + len(topic.text) + len(payload)
+    def __post_init__(self) -> None:
+        self.size = HELD_BYTES + len(self.topic.text) + len(self.payload)
 
 
 class ClientShare(Struct, eq=False):

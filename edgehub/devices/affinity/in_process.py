@@ -107,13 +107,10 @@ class Record(Struct, kw_only=True):
         return granted
 
 
-class _Stream:
-    __slots__ = ("arrived", "count", "kept")
-
-    def __init__(self, notices_max: int) -> None:
-        self.kept: deque[Notice] = deque(maxlen=notices_max)
-        self.count = 0
-        self.arrived = asyncio.Event()
+class _Stream(Struct, eq=False):
+    kept: deque[Notice]
+    count: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class InProcessCoordinator:
@@ -310,7 +307,7 @@ class InProcessCoordinator:
     def _stream(self, hub_id: str) -> _Stream:
         stream = self._streams.get(hub_id)
         if stream is None:
-            stream = self._streams[hub_id] = _Stream(self._notices_max)
+            stream = self._streams[hub_id] = _Stream(deque(maxlen=self._notices_max))
         return stream
 
     def _place(self, position: str) -> tuple[int, bool]:
