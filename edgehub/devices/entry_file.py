@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from edgehub.devices.private_file import exposed_mode, locked, replace_lines
 from edgehub.errors import ConfigError, ConfigurationError
+from edgehub.routes.hints import near_miss
 from edgehub.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -45,15 +46,20 @@ class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
         error: Raised where a file is unusable.
         command: Adds an entry, without the option that names the file.
         name: Returns the name of an entry, which is unique in a file.
-        parse: Reads a line. Returns the entry, None = there is none, and adds what is wrong with
-            the line to the faults, under the key.
+        members: Reads the value of each member; raises `ValueError` if that cannot be one.
+        needed: Members that no entry may leave out.
+        make: Makes an entry of its members; raises `ValueError` if they do not fit together.
+        hints: How to correct a member, where what is wrong with it does not say so.
         line: Writes an entry as a JSON object.
     """
 
     error: type[ConfigurationError]
     command: str
     name: Callable[[E], str]
-    parse: Callable[[str, str, list[ConfigError]], E | None]
+    members: Mapping[str, Callable[[Any], Any]]
+    needed: frozenset[str]
+    make: Callable[..., E]
+    hints: Mapping[str, str]
     line: Callable[[E], Mapping[str, Any]]
 
     def read(self, path: Path) -> dict[str, E]:
@@ -78,7 +84,7 @@ class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
             if not line.strip():
                 continue
             key = f"{path}:{number}"
-            entry = self.parse(key, line, faults)
+            entry = self._parse(key, line, faults)
             if entry is None:
                 continue
             name = self.name(entry)
@@ -110,17 +116,35 @@ class EntryFormat(Struct, Generic[E], frozen=True, kw_only=True):
             yield entries
             replace_lines(file, (json.dumps(self.line(each)) + "\n" for each in entries.values()))
 
-
-def json_object(line: str) -> dict[str, Any]:
-    """Read a line's JSON object.
-
-    Raises:
-        ValueError: It is none.
-    """
-    try:
-        entry: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(entry, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - what callers collect
-    return entry
+    def _parse(self, key: str, line: str, faults: list[ConfigError]) -> E | None:
+        """Read a line; adds what is wrong with it to the faults, and returns None then."""
+        before = len(faults)
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            faults.append(ConfigError(key, f"not JSON: {error}"))
+            return None
+        if not isinstance(document, dict):
+            faults.append(ConfigError(key, "not a JSON object"))
+            return None
+        found: dict[str, Any] = {}
+        for name, value in document.items():
+            if name not in self.members:
+                near = near_miss(name, self.members)
+                hint = f"did you mean {near}?" if near else ""
+                faults.append(ConfigError(key, f"unknown key {name!r}", hint))
+                continue
+            try:
+                found[name] = self.members[name](value)
+            except ValueError as error:
+                faults.append(ConfigError(key, f"{name}: {error}", self.hints.get(name, "")))
+        faults += [
+            ConfigError(key, f"{name} is missing") for name in sorted(self.needed - document.keys())
+        ]
+        if len(faults) > before:
+            return None
+        try:
+            return self.make(**found)
+        except ValueError as error:
+            faults.append(ConfigError(key, str(error)))
+            return None

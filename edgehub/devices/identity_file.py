@@ -6,41 +6,28 @@ command line directly. Invariant: a reader sees the file before or after a chang
 
 from __future__ import annotations
 
-import difflib
 import re
 from fnmatch import translate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from edgehub.devices.entry_file import EntryFormat, json_object
+from edgehub.devices.entry_file import EntryFormat
 from edgehub.devices.ids import ID_RULE, split_sender
 from edgehub.devices.passwords import PasswordHash
-from edgehub.errors import ConfigError, ConfigurationError
+from edgehub.errors import ConfigurationError
 from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.mqtt.topic_filter import filter_fault
 from edgehub.routes.tenant import tenant_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+    from collections.abc import Callable
 
     from edgehub.devices.server_tls import ClientCertificate
 
-_KEYS: Final = (
-    "id",
-    "password",
-    "keys",
-    "thumbprints",
-    "certificates",
-    "uid",
-    "on_behalf",
-    "publish",
-    "subscribe",
-    "disabled",
-    "tenant",
-)
+T = TypeVar("T")
+
 KEYS_MAX: Final = 2
 """Keys, thumbprints or certificates of an identity: the one in use and the one that follows."""
 UID_MAX: Final = 2**32 - 2
@@ -107,181 +94,8 @@ class Identity(Struct, frozen=True, kw_only=True):
         return re.compile("|".join(translate(pattern) for pattern in self.on_behalf))
 
 
-def read_identities(path: Path) -> dict[str, Identity]:
-    """Read the file; the order of the lines is kept.
-
-    Raises:
-        IdentityFileError: With every fault, if anything in it is wrong.
-    """
-    return FORMAT.read(path)
-
-
-def changing(path: Path) -> AbstractContextManager[dict[str, Identity]]:
-    """Return the entries to change in place; see `EntryFormat.changing`.
-
-    Raises:
-        IdentityFileError: If the present file is unusable.
-    """
-    return FORMAT.changing(path)
-
-
-def _line(identity: Identity) -> dict[str, Any]:
-    publish, subscribe = identity.publish, identity.subscribe
-    entry = {
-        "id": identity.id,
-        "password": None if identity.password is None else str(identity.password),
-        "keys": [key.to_text() for key in identity.keys] or None,
-        "thumbprints": list(identity.thumbprints) or None,
-        "certificates": list(identity.certificates) or None,
-        "uid": identity.uid,
-        "on_behalf": list(identity.on_behalf) or None,
-        "publish": None if publish is None else list(publish),
-        "subscribe": None if subscribe is None else list(subscribe),
-        "disabled": identity.disabled or None,
-        "tenant": identity.tenant or None,
-    }
-    return {name: value for name, value in entry.items() if value is not None}
-
-
-def _parse(key: str, line: str, faults: list[ConfigError]) -> Identity | None:
-    return _Line(key, faults).parse(line)
-
-
-class _Line:
-    """One line while it is read: collects its faults instead of stopping at the first."""
-
-    def __init__(self, key: str, faults: list[ConfigError]) -> None:
-        self._key = key
-        self._faults = faults
-
-    def parse(self, line: str) -> Identity | None:
-        before = len(self._faults)
-        try:
-            entry = json_object(line)
-        except ValueError as error:
-            self._fault(str(error))
-            return None
-        for name in entry.keys() - set(_KEYS):
-            near = difflib.get_close_matches(name, _KEYS, n=1)
-            self._fault(f"unknown key {name!r}", f"did you mean {near[0]}?" if near else "")
-        identity_id = self._id(entry.get("id"))
-        password = self._password(entry.get("password"))
-        keys = self._shared_access_keys(entry.get("keys", []))
-        thumbprints = self._thumbprints(entry.get("thumbprints", []))
-        certificates = self._certificates(entry.get("certificates", []))
-        uid = entry.get("uid")
-        if uid is not None and (type(uid) is not int or not 0 <= uid <= UID_MAX):
-            self._fault("uid is not the number of a user")
-        if thumbprints and certificates:
-            self._fault("thumbprints and certificates", "a file needs no thumbprint")
-        on_behalf = self._on_behalf(entry.get("on_behalf", []))
-        publish = self._filters(entry, "publish")
-        subscribe = self._filters(entry, "subscribe")
-        tenant = self._tenant(entry.get("tenant", ""))
-        disabled = entry.get("disabled", False)
-        if not isinstance(disabled, bool):
-            self._fault("disabled is neither true nor false")
-        if len(self._faults) == before:
-            assert identity_id is not None
-            return Identity(
-                id=identity_id,
-                password=password,
-                keys=keys,
-                thumbprints=thumbprints,
-                certificates=certificates,
-                uid=uid,
-                on_behalf=on_behalf,
-                disabled=disabled,
-                publish=publish,
-                subscribe=subscribe,
-                tenant=tenant,
-            )
-        return None
-
-    def _tenant(self, value: Any) -> str:
-        if value == "":
-            return ""
-        try:
-            return tenant_name(value if isinstance(value, str) else "")
-        except ValueError as error:
-            self._fault(f"tenant: {error}")
-            return ""
-
-    def _id(self, value: Any) -> str | None:
-        if isinstance(value, str) and split_sender(value) is not None:
-            return value
-        self._fault(f"id {value!r} is not <device> or <device>/<module>", f"each: {ID_RULE}")
-        return None
-
-    def _password(self, value: Any) -> PasswordHash | None:
-        if value is None:
-            return None
-        try:
-            return PasswordHash.parse(value if isinstance(value, str) else "")
-        except ValueError as error:
-            self._fault(f"password: {error}", "set a new one with `edgehub identity passwd`")
-            return None
-
-    def _shared_access_keys(self, value: Any) -> tuple[SharedAccessKey, ...]:
-        if not isinstance(value, list) or len(value) > KEYS_MAX:
-            self._fault(f"keys is not a list of up to {KEYS_MAX} keys in base64")
-            return ()
-        try:
-            return tuple(
-                SharedAccessKey.parse(key if isinstance(key, str) else "") for key in value
-            )
-        except ValueError as error:
-            self._fault(f"keys: {error}", "`openssl rand -base64 32` makes one")
-            return ()
-
-    def _thumbprints(self, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or len(value) > KEYS_MAX:
-            self._fault(f"thumbprints is not a list of up to {KEYS_MAX} thumbprints")
-            return ()
-        try:
-            return tuple(parse_thumbprint(each) for each in value)
-        except ValueError as error:
-            self._fault(f"thumbprints: {error}")
-            return ()
-
-    def _certificates(self, value: Any) -> tuple[str, ...]:
-        is_list = isinstance(value, list) and len(value) <= KEYS_MAX
-        if not is_list or not all(isinstance(each, str) and each for each in value):
-            self._fault(f"certificates is not a list of up to {KEYS_MAX} files")
-            return ()
-        return tuple(value)
-
-    def _on_behalf(self, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list):
-            self._fault("on_behalf is not a list of patterns")
-            return ()
-        for pattern in value:
-            try:
-                check_pattern(pattern)
-            except ValueError as error:
-                self._fault(f"on_behalf: {error}")
-        return tuple(pattern for pattern in value if isinstance(pattern, str))
-
-    def _filters(self, entry: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-        if key not in entry:
-            return None
-        value = entry[key]
-        if not isinstance(value, list):
-            self._fault(f"{key} is not a list of topic filters", "[] = none, absent = all")
-            return ()
-        for topic_filter in value:
-            try:
-                check_right(topic_filter)
-            except ValueError as error:
-                self._fault(f"{key}: {error}")
-        return tuple(each for each in value if isinstance(each, str))
-
-    def _fault(self, reason: str, hint: str = "") -> None:
-        self._faults.append(ConfigError(self._key, reason, hint))
-
-
-def check_right(topic_filter: object) -> None:
-    """Accept a filter of local topics, with `{id}` for the identity's own id.
+def check_right(topic_filter: object) -> str:
+    """Return a filter of local topics, with `{id}` for the identity's own id.
 
     Raises:
         ValueError: If it is none.
@@ -294,6 +108,7 @@ def check_right(topic_filter: object) -> None:
         fault = f"`{unknown[0]}` stands for nothing; {OWN_ID} is the identity's own id"
     if fault:
         raise ValueError(f"{topic_filter!r}: {fault}")
+    return topic_filter
 
 
 def parse_thumbprint(text: object) -> str:
@@ -308,8 +123,8 @@ def parse_thumbprint(text: object) -> str:
     return digits
 
 
-def check_pattern(pattern: object) -> None:
-    """Accept a pattern on ids.
+def check_pattern(pattern: object) -> str:
+    """Return a pattern on ids.
 
     Raises:
         ValueError: If it is no text of 1 to 256 characters.
@@ -318,13 +133,111 @@ def check_pattern(pattern: object) -> None:
         raise ValueError(
             f"pattern {pattern!r} is not a text of 1 to {_PATTERN_CHARACTERS_MAX} characters"
         )
+    return pattern
 
+
+def _line(identity: Identity) -> dict[str, Any]:
+    entry = asdict(identity)
+    del entry["certificate_thumbprints"]
+    entry["keys"] = tuple(key.to_text() for key in identity.keys)
+    entry["password"] = identity.password and str(identity.password)
+    return {name: value for name, value in entry.items() if value != _UNSET.get(name)}
+
+
+_UNSET: Final = asdict(Identity(id=""))
+
+
+def _identity(**members: Any) -> Identity:
+    if members.get("thumbprints") and members.get("certificates"):
+        raise ValueError("thumbprints and certificates: a file needs no thumbprint")
+    return Identity(**members)
+
+
+def _id(value: Any) -> str:
+    if not isinstance(value, str) or split_sender(value) is None:
+        raise ValueError(f"{value!r} is not <device> or <device>/<module>")
+    return value
+
+
+def _password(value: Any) -> PasswordHash | None:
+    return None if value is None else PasswordHash.parse(_text(value))
+
+
+def _certificate(value: Any) -> str:
+    if not _text(value):
+        raise ValueError(f"{value!r} is no file")
+    return str(value)
+
+
+def _uid(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or not 0 <= value <= UID_MAX):
+        raise ValueError(f"{value!r} is not the number of a user")
+    return value
+
+
+def _disabled(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")  # noqa: TRY004 - what callers collect
+    return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _list_of(
+    what: str, read: Callable[[Any], T], most: int | None = None
+) -> Callable[[Any], tuple[T, ...]]:
+    """Return what reads a list, and names all of its values that are wrong."""
+
+    def read_list(value: Any) -> tuple[T, ...]:
+        if not isinstance(value, list) or (most is not None and len(value) > most):
+            raise ValueError(f"not a list of {what if most is None else f'up to {most} {what}'}")
+        found: list[T] = []
+        faults: list[str] = []
+        for each in value:
+            try:
+                found.append(read(each))
+            except ValueError as error:
+                faults.append(str(error))
+        if faults:
+            raise ValueError("; ".join(faults))
+        return tuple(found)
+
+    return read_list
+
+
+_rights: Final = _list_of("topic filters", check_right)
 
 FORMAT: Final = EntryFormat(
     error=IdentityFileError,
     command="edgehub identity add ID",
     name=lambda identity: identity.id,
-    parse=_parse,
+    members={
+        "id": _id,
+        "password": _password,
+        "keys": _list_of("keys in base64", lambda key: SharedAccessKey.parse(_text(key)), KEYS_MAX),
+        "thumbprints": _list_of("thumbprints", parse_thumbprint, KEYS_MAX),
+        "certificates": _list_of("files", _certificate, KEYS_MAX),
+        "uid": _uid,
+        "on_behalf": _list_of("patterns", check_pattern),
+        "publish": _rights,
+        "subscribe": _rights,
+        "disabled": _disabled,
+        "tenant": lambda tenant: tenant if tenant == "" else tenant_name(_text(tenant)),
+    },
+    needed=frozenset({"id"}),
+    make=_identity,
+    hints={
+        "id": f"each: {ID_RULE}",
+        "password": "set a new one with `edgehub identity passwd`",
+        "keys": "`openssl rand -base64 32` makes one",
+        "publish": "[] = none, absent = all",
+        "subscribe": "[] = none, absent = all",
+    },
     line=_line,
 )
 """Of the identities file."""
+
+read_identities: Final = FORMAT.read
+changing: Final = FORMAT.changing

@@ -8,30 +8,22 @@ ever written.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import hmac
 import re
 import secrets
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from edgehub.devices.entry_file import EntryFormat, json_object
+from edgehub.devices.entry_file import EntryFormat
 from edgehub.devices.passwords import from_base64, to_base64
-from edgehub.errors import ConfigError, ConfigurationError
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
+from edgehub.errors import ConfigurationError
+from edgehub.routes.tenant import Tenant
 
 NAME_RULE: Final = "1 to 63 of a-z, 0-9 and -, not beginning with -"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_TENANT: Final = re.compile(
-    r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?/[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?"
-)
-_KEYS: Final = ("name", "role", "tenant", "hash")
 _SECRET_BYTES: Final = 32
 _SALT_BYTES: Final = 16
 _HASH: Final = re.compile(r"\$sha256\$([A-Za-z0-9+/]{22})\$([A-Za-z0-9+/]{43})")
@@ -102,27 +94,10 @@ def check_tenant(tenant: object) -> str | None:
     Raises:
         ValueError: If it is something else.
     """
-    if tenant is None or (isinstance(tenant, str) and _TENANT.fullmatch(tenant) is not None):
-        return tenant
-    raise ValueError(f"{tenant!r} is no tenant, which is <org>/<application>")
-
-
-def read_tokens(path: Path) -> dict[str, Token]:
-    """Read the file; the order of the lines is kept.
-
-    Raises:
-        TokenFileError: With every fault, if anything in it is wrong.
-    """
-    return FORMAT.read(path)
-
-
-def changing_tokens(path: Path) -> AbstractContextManager[dict[str, Token]]:
-    """Return the entries to change in place; see `EntryFormat.changing`.
-
-    Raises:
-        TokenFileError: If the present file is unusable.
-    """
-    return FORMAT.changing(path)
+    if tenant is None:
+        return None
+    # Without a slash it is no tenant, nor is the empty name, by which the default one is meant.
+    return str(Tenant.parse(tenant if isinstance(tenant, str) and tenant else "/"))
 
 
 def _line(token: Token) -> dict[str, Any]:
@@ -132,32 +107,21 @@ def _line(token: Token) -> dict[str, Any]:
     return entry
 
 
-def _parse(key: str, line: str, faults: list[ConfigError]) -> Token | None:
-    try:
-        return _token(json_object(line))
-    except ValueError as error:
-        faults.append(ConfigError(key, str(error), "make it again with `edgehub token add`"))
-        return None
-
-
-def _token(entry: dict[str, Any]) -> Token:
-    for name in sorted(entry.keys() - set(_KEYS)):
-        near = difflib.get_close_matches(name, _KEYS, n=1)
-        raise ValueError(f"unknown key {name!r}" + (f", did you mean {near[0]}?" if near else ""))
-    name = check_name(entry.get("name"))
-    role = entry.get("role")
+def _role(role: Any) -> Role:
     if role not in tuple(Role):
-        raise ValueError(f"role {role!r} is neither read nor write")
-    found = _HASH.fullmatch(text) if isinstance(text := entry.get("hash"), str) else None
+        raise ValueError(f"{role!r} is neither read nor write")
+    return Role(role)
+
+
+def _salt_and_key(text: object) -> tuple[bytes, bytes]:
+    found = _HASH.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise ValueError("hash is not of the form $sha256$salt$key")
-    return Token(
-        name=name,
-        role=Role(role),
-        salt=from_base64(found[1]),
-        key=from_base64(found[2]),
-        tenant=check_tenant(entry.get("tenant")),
-    )
+        raise ValueError("not of the form $sha256$salt$key")
+    return from_base64(found[1]), from_base64(found[2])
+
+
+def _token(*, hash: tuple[bytes, bytes], **members: Any) -> Token:  # noqa: A002 - as the file has it
+    return Token(salt=hash[0], key=hash[1], **members)
 
 
 def _key(salt: bytes, secret: str) -> bytes:
@@ -168,7 +132,13 @@ FORMAT: Final = EntryFormat(
     error=TokenFileError,
     command="edgehub token add NAME",
     name=lambda token: token.name,
-    parse=_parse,
+    members={"name": check_name, "role": _role, "hash": _salt_and_key, "tenant": check_tenant},
+    needed=frozenset({"name", "role", "hash"}),
+    make=_token,
+    hints=dict.fromkeys(("name", "role", "hash"), "make it again with `edgehub token add`"),
     line=_line,
 )
 """Of the tokens file."""
+
+read_tokens: Final = FORMAT.read
+changing_tokens: Final = FORMAT.changing

@@ -73,7 +73,7 @@ def test_every_fault_of_a_file_is_reported_at_once(path):
     path.write_text("\n".join(lines), "utf-8")
     with pytest.raises(TokenFileError) as refused:
         read_tokens(path)
-    told = {int(fault.key.rpartition(":")[2]): fault.reason for fault in refused.value.faults}
+    told = {int(fault.key.rpartition(":")[2]): str(fault) for fault in refused.value.faults}
     assert sorted(told) == [1, 2, 4, 5, 6, 7, 8, 9]
     assert "did you mean role?" in told[7]
     assert "second entry" in told[9]
