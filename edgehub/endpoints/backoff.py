@@ -10,10 +10,10 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Clock, Timer
+
 if TYPE_CHECKING:
     import random
-
-    from edgehub.clock import Clock, TimerHandle
 
 FIRST_S: Final = 1.0
 MAX_S: Final = 60.0
@@ -62,7 +62,7 @@ class RetryWait:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._over = asyncio.Event()
-        self._timer: TimerHandle | None = None
+        self._timer = Timer(clock, self._over.set)
         self._due = 0.0
         self._ended = False
         self._cut_by = math.inf
@@ -87,29 +87,26 @@ class RetryWait:
         try:
             await self._over.wait()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._timer.cancel()
 
     @property
     def remaining_s(self) -> float | None:
         """Return the seconds until the running wait ends by itself, None = none runs."""
-        return None if self._timer is None else max(0.0, self._due - self._clock.monotonic())
+        return max(0.0, self._due - self._clock.monotonic()) if self._timer.is_running else None
 
     def end(self) -> None:
         """Stop the running wait, or the next one as it begins."""
-        if self._timer is None:
-            self._ended = True
-        else:
+        if self._timer.is_running:
             self._over.set()
+        else:
+            self._ended = True
 
     def cut(self, seconds: float) -> None:
         """Shorten the running wait, or the next one, to `seconds` at most."""
         by = self._clock.monotonic() + seconds
-        if self._timer is None:
+        if not self._timer.is_running:
             self._cut_by = min(self._cut_by, by)
         elif by < self._due and not self._patient:
-            self._timer.cancel()
             self._arm(by)
 
     def forget(self) -> None:
@@ -119,6 +116,4 @@ class RetryWait:
 
     def _arm(self, due: float) -> None:
         self._due = due
-        self._timer = self._clock.call_later(
-            max(0.0, due - self._clock.monotonic()), self._over.set
-        )
+        self._timer.restart(max(0.0, due - self._clock.monotonic()))
