@@ -9,17 +9,17 @@ here stays, and one whose device no hub owns waits until one does.
 from __future__ import annotations
 
 import asyncio
-import base64
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import structlog
+from msgspec import Meta, Struct, convert, to_builtins
 
 from edgehub.device_bound.message import Origin, size_of
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.deadline import deadline
 from edgehub.devices.faults import CoordinatorUnreachableError
 from edgehub.devices.hub_requests import HubUnreachableError
-from edgehub.devices.ids import is_device_id
+from edgehub.devices.ids import split_sender
 from edgehub.errors import StoreError
 from edgehub.message import Priority
 
@@ -40,6 +40,19 @@ OWNER_S: Final = 2.0
 """So long the answer to a sender waits for the name of the owner."""
 
 log = structlog.get_logger(__name__)
+
+
+class _Moved(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message as one hub hands it to another one, in JSON."""
+
+    target: str
+    message_id: Annotated[str, Meta(min_length=1)]
+    properties: dict[str, str | None]
+    system: dict[str, str | None]
+    body: bytes
+    priority: int
+    origin: Origin
+    ttl_ms: int
 
 
 class Handover:
@@ -127,7 +140,7 @@ class Handover:
         while (message := self._mailboxes.lend(target)) is not None:
             moved = False
             try:
-                answer = await self._requests.ask(owner, self._request(message))
+                answer = await self._requests.ask(owner, to_builtins(self._request(message)))
                 moved = answer.get("taken") is True
             except HubUnreachableError as exc:
                 self.held_up[owner] = str(exc)
@@ -139,17 +152,17 @@ class Handover:
             if not moved:
                 return
 
-    def _request(self, message: DeviceMessage) -> dict[str, Any]:
-        return {
-            "target": message.target,
-            "message_id": message.message_id,
-            "properties": message.properties,
-            "system": message.system,
-            "body": base64.b64encode(message.body).decode(),
-            "priority": int(message.priority),
-            "origin": message.origin.value,
-            "ttl_ms": self._mailboxes.left_ms(message),
-        }
+    def _request(self, message: DeviceMessage) -> _Moved:
+        return _Moved(
+            target=message.target,
+            message_id=message.message_id,
+            properties=message.properties,
+            system=message.system,
+            body=message.body,
+            priority=message.priority,
+            origin=message.origin,
+            ttl_ms=self._mailboxes.left_ms(message),
+        )
 
     async def take(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Store a message of another hub, and answer once it is durable.
@@ -157,44 +170,30 @@ class Handover:
         If this hub has lost the device since, it hands it on in its turn.
         """
         try:
-            return await self._take(**request)
-        except (TypeError, ValueError, AttributeError) as exc:
+            return await self._take(convert(request, _Moved))
+        except ValueError as exc:
             return _refused(f"the request is malformed: {exc}")
         except StoreError as exc:
             return _refused(str(exc))
 
-    async def _take(
-        self,
-        *,
-        target: str,
-        message_id: str,
-        properties: dict[str, str | None],
-        system: dict[str, str | None],
-        body: str,
-        priority: Any,
-        origin: str,
-        ttl_ms: Any,
-    ) -> dict[str, Any]:
-        device_id, slash, module_id = target.partition("/")
-        if not is_device_id(device_id) or (slash and not is_device_id(module_id)):
+    async def _take(self, moved: _Moved) -> dict[str, Any]:
+        target, body = moved.target, moved.body
+        if split_sender(target) is None:
             return _refused("the request is malformed: its target")
-        if not (isinstance(priority, int) and isinstance(ttl_ms, int) and message_id):
-            return _refused("the request is malformed: its numbers")
-        payload = base64.b64decode(body, validate=True)
-        if self._mailboxes.waits(target, message_id):
+        if self._mailboxes.waits(target, moved.message_id):
             # Asked a second time, since the first answer was lost or late.
             stored = self._mailboxes.newest_stored
-        elif full := self._mailboxes.fault(target, size_of(properties, system, payload)):
+        elif full := self._mailboxes.fault(target, size_of(moved.properties, moved.system, body)):
             return _refused(full)
         else:
             _, stored = self._mailboxes.accept(
                 target,
-                payload,
-                properties,
-                {**system, "messageId": message_id},
-                origin=Origin(origin),
-                priority=Priority(priority),
-                ttl_ms=ttl_ms,
+                body,
+                moved.properties,
+                {**moved.system, "messageId": moved.message_id},
+                origin=moved.origin,
+                priority=Priority(moved.priority),
+                ttl_ms=moved.ttl_ms,
             )
         if stored is not None:
             await asyncio.shield(stored)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.mqtt.property_bag import Properties
 
-_TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
+DEVICE_TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
 
 log = structlog.get_logger(__name__)
 
@@ -137,7 +137,7 @@ class DeviceBoundRelay:
 
     def take(self, incoming: IncomingPublish) -> None:
         """Relay a message of the peer."""
-        match = None if incoming.topic is None else _TOPIC.fullmatch(incoming.topic)
+        match = None if incoming.topic is None else DEVICE_TOPIC.fullmatch(incoming.topic)
         if match is None:
             self._drop(incoming, "not a device-bound topic")
             return
@@ -166,12 +166,12 @@ class DeviceBoundRelay:
         removed = self._subscribed - self._wanted
         new = self._wanted - self._subscribed
         if removed:
-            await connection.unsubscribe(_filter(device_id) for device_id in removed)
+            await connection.unsubscribe(device_filter(device_id) for device_id in removed)
             self._subscribed -= removed
         if guard.suspects_any:
-            guard.keep_only({_filter(device_id) for device_id in self._wanted})
+            guard.keep_only({device_filter(device_id) for device_id in self._wanted})
         if new:
-            by_filter = {_filter(device_id): device_id for device_id in new}
+            by_filter = {device_filter(device_id): device_id for device_id in new}
             answered, refused = await guard.subscribe(connection, by_filter.keys())
             self._subscribed |= {by_filter[each] for each in answered}
             if refused:
@@ -183,5 +183,6 @@ class DeviceBoundRelay:
                 )
 
 
-def _filter(device_id: str) -> str:
+def device_filter(device_id: str) -> str:
+    """Return the filter of what the peer sends to a device."""
     return f"devices/{device_id}/messages/devicebound/#"

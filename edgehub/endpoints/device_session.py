@@ -25,7 +25,7 @@ from edgehub.endpoints.mqtt_link import (
     open_client,
     refusal,
 )
-from edgehub.endpoints.mqtt_payload import NO_PROPERTIES
+from edgehub.endpoints.mqtt_payload import NO_PROPERTIES, too_large
 from edgehub.endpoints.renewal import Renewal
 from edgehub.errors import EdgeHubError
 from edgehub.message import DELIVERED, FailureKind, SendResult
@@ -232,8 +232,7 @@ class DeviceSession:
         size = publish_bytes(len(topic), len(row.message.body), len(properties))
         limit = self._open_client().connack.packet_bytes_max
         if limit is not None and size > limit:
-            text = f"packet of {size} bytes, the peer takes {limit}"
-            settle(row, SendResult(FailureKind.TOO_LARGE, text))
+            settle(row, too_large("packet", size, limit))
             return
         self._waiting.append((row, settle, topic, properties, size))
         self._waiting_bytes += size

@@ -9,17 +9,17 @@ no session of a device is open without the hub's own one.
 from __future__ import annotations
 
 import asyncio
-import re
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.endpoints.device_bound import accept_publish
+from edgehub.endpoints.device_bound import DEVICE_TOPIC, accept_publish, device_filter
 from edgehub.endpoints.device_session import DeviceSession, SessionEnd, SessionError
 from edgehub.endpoints.device_twins import DeviceTwins
 from edgehub.endpoints.mqtt_link import VersionChoice
-from edgehub.endpoints.mqtt_topic import TOPIC_BYTES_MAX, IotHubTopics, TopicError
+from edgehub.endpoints.mqtt_payload import too_large, topic_of
+from edgehub.endpoints.mqtt_topic import IotHubTopics
 from edgehub.endpoints.subscription_guard import SubscriptionGuard
 from edgehub.message import FailureKind, SendResult
 from edgehub.mqtt.client_topics import OWN, OWN_FILTERS
@@ -46,7 +46,6 @@ OPENINGS_MAX: Final = 64
 """Sessions that are being opened at once: when a link comes back, all devices have rows."""
 
 _MEMO_MAX: Final = 8192
-_TOPIC: Final = re.compile(r"devices/([^/]+)/messages/devicebound/([^/]*)/?")
 
 log = structlog.get_logger(__name__)
 
@@ -235,7 +234,7 @@ class DeviceSessions:
 
     def wire_bytes(self, row: Row) -> int:
         """Return the bytes that `row` takes on the link, for windows and limits."""
-        topic = self._topic(row)
+        topic = topic_of(row, self._topics)
         if isinstance(topic, SendResult):
             return row.size
         if len(self._memo) >= _MEMO_MAX:
@@ -303,7 +302,7 @@ class DeviceSessions:
         self._guards.pop(device_id, None)
 
     def _subscribe(self, device_id: str, session: DeviceSession) -> None:
-        wanted = [_filter(device_id)]
+        wanted = [device_filter(device_id)]
         guard = self._guards.setdefault(device_id, SubscriptionGuard(self.id, self._clock))
         if not guard.next(wanted):
             return
@@ -316,15 +315,14 @@ class DeviceSessions:
         session.subscribe(wanted[0]).add_done_callback(answered)
 
     def _send(self, row: Row, session: DeviceSession, settle: Settle) -> None:
-        topic = self._memo.pop(row.offset, None) or self._topic(row)
+        topic = self._memo.pop(row.offset, None) or topic_of(row, self._topics)
         if isinstance(topic, SendResult):
             settle(row, topic)
             return
         size = publish_bytes(len(topic), len(row.message.body))
         limit = self.row_bytes_max
         if limit is not None and size > limit:
-            text = f"packet of {size} bytes, the peer takes {limit}"
-            settle(row, SendResult(FailureKind.TOO_LARGE, text))
+            settle(row, too_large("packet", size, limit))
             return
 
         def settled(row: Row, result: SendResult) -> None:
@@ -334,16 +332,6 @@ class DeviceSessions:
 
         self._busy.add(session)
         session.send(row, topic, settled)
-
-    def _topic(self, row: Row) -> bytes | SendResult:
-        try:
-            topic = self._topics.topic(row)
-        except TopicError as error:
-            return SendResult(FailureKind.REJECTED, str(error))
-        if len(topic) > TOPIC_BYTES_MAX:
-            text = f"topic of {len(topic)} bytes, the peer takes {TOPIC_BYTES_MAX}"
-            return SendResult(FailureKind.TOO_LARGE, text)
-        return topic
 
     def _link_up(self) -> None:
         self.link_changed(True)
@@ -378,7 +366,7 @@ class DeviceSessions:
         if packet.topic is None:
             self._drop(session, packet, "malformed")
             return
-        match = _TOPIC.fullmatch(packet.topic)
+        match = DEVICE_TOPIC.fullmatch(packet.topic)
         is_own = self._twins.take(device_id, packet)
         if not is_own and self._clients is not None and packet.topic.startswith(OWN):
             is_own = True
@@ -415,7 +403,3 @@ class _LinkListener:
         """Record that the hub's link is down; the sessions of devices are settled before."""
         self._down()
         self._listener.link_down(reason, parked=parked)
-
-
-def _filter(device_id: str) -> str:
-    return f"devices/{device_id}/messages/devicebound/#"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-from msgspec import Struct, field
+from msgspec import DecodeError, Struct, ValidationError, field, json
 
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
@@ -81,36 +80,28 @@ def interpret(answer: Answer, now_ms: int) -> RequestResult:
     )
 
 
+class _RowAnswer(Struct):
+    id: str
+    status: int
+    reason: Any = ""
+
+
+class _RowAnswers(Struct):
+    results: list[_RowAnswer] | None = None
+
+
 def _accepted(answer: Answer) -> RequestResult:
-    entries = _results(answer.body)
-    if entries is None:
+    if not answer.body.lstrip().startswith(b"{"):
         return RequestResult()
-    if not isinstance(entries, list):
-        return _malformed("not an array")
-    by_id: dict[str, SendResult] = {}
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            return _malformed(f"entry {index} is not an object")
-        name, status = entry.get("id"), entry.get("status")
-        if not isinstance(name, str) or type(status) is not int:
-            return _malformed(f"entry {index} lacks the text id or the number status")
-        by_id[name] = _row_result(status, entry.get("reason"))
-    return RequestResult(by_id=by_id)
-
-
-def _results(body: bytes) -> object:
-    # None = the answer has no results of single rows.
-    if not body.lstrip().startswith(b"{"):
-        return None
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    return document.get("results")
-
-
-def _malformed(what: str) -> RequestResult:
-    return RequestResult(broken=f"results of the answer: {what}; what was delivered is not known")
+        results = json.decode(answer.body, type=_RowAnswers).results or []
+    except ValidationError as error:
+        return RequestResult(
+            broken=f"results of the answer: {error}; what was delivered is not known"
+        )
+    except DecodeError:
+        return RequestResult()
+    return RequestResult(by_id={each.id: _row_result(each.status, each.reason) for each in results})
 
 
 def _row_result(status: int, said: object) -> SendResult:
@@ -133,8 +124,8 @@ def _reason(answer: Answer) -> str:
     kind = answer.headers.get("content-type", "")
     if "json" in kind:
         try:
-            document = orjson.loads(answer.body)
-        except orjson.JSONDecodeError:
+            document = json.decode(answer.body)
+        except DecodeError:
             document = None
         if isinstance(document, dict):
             texts = [document.get(name) for name in ("detail", "reason", "message", "title")]

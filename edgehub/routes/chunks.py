@@ -8,7 +8,7 @@ returns another object that shares the functions of the others.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.routes.catch_all import is_always_true
 from edgehub.routes.query.codegen import compile_predicates
@@ -57,15 +57,6 @@ class Chunks:
     def __init__(self, chunks: tuple[Chunk, ...], hub_id: str) -> None:
         self._chunks = chunks
         self._hub_id = hub_id
-
-    @classmethod
-    def none(cls, hub_id: str) -> Self:
-        """Return one without conditions.
-
-        Args:
-            hub_id: Device id of the hub itself, for conditions that compare it.
-        """
-        return cls((), hub_id)
 
     @property
     def empty(self) -> bool:

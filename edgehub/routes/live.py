@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.clock import between_slices
 from edgehub.errors import EdgeHubError
@@ -126,7 +127,7 @@ class LiveRoutes:
         self._free: list[int] = []
         self._slots = 0
         self._touched: set[str] = set()
-        self.table = RouteTable(_bare(manifest), hub_id)
+        self.table = RouteTable(replace(manifest, routes=()), hub_id)
         """The table in force."""
         self.started_total = 0
         self.stopped_total = 0
@@ -303,13 +304,3 @@ class LiveRoutes:
         if not self._endpoints[endpoint_id]:
             del self._endpoints[endpoint_id]
             self._host.close_endpoint(endpoint_id)
-
-
-def _bare(manifest: Manifest) -> Manifest:
-    return type(manifest)(
-        file=manifest.file,
-        schema_version=manifest.schema_version,
-        routes=(),
-        global_ttl_ms=manifest.global_ttl_ms,
-        warnings=manifest.warnings,
-    )

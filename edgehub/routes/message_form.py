@@ -9,29 +9,30 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from msgspec import Struct, ValidationError, convert
+
 from edgehub.errors import EdgeHubError
 from edgehub.message import Message, message_source
 from edgehub.routes.query.properties import Properties, system_name
 
-_MEMBERS: Final = frozenset(
-    {
-        "properties",
-        "system_properties",
-        "body",
-        "content_type",
-        "content_encoding",
-        "device",
-        "module",
-        "output",
-        "source",
-    }
-)
 _CODECS: Final = {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}
 _SENDER: Final = ("connectiondeviceid", "connectionmoduleid", "edgemessageid")
 
 
 class MessageFormError(EdgeHubError):
     """The JSON does not describe a message; the text says why."""
+
+
+class _Form(Struct, forbid_unknown_fields=True, kw_only=True):
+    properties: Properties | None = None
+    system_properties: Properties | None = None
+    body: Any = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    device: str | None = None
+    module: str | None = None
+    output: str | None = None
+    source: str | None = None
 
 
 def read_message(form: Any) -> Message:
@@ -46,50 +47,29 @@ def read_message(form: Any) -> Message:
     Raises:
         MessageFormError: If it is no object, or a member has the wrong type.
     """
-    if not isinstance(form, dict):
-        raise MessageFormError("the message must be an object")
-    unknown = sorted(set(form) - _MEMBERS)
-    if unknown:
-        known = ", ".join(sorted(_MEMBERS))
-        raise MessageFormError(f"`{unknown[0]}` is not known in a message; known are {known}")
-    system = {system_name(name): value for name, value in _texts(form, "system_properties").items()}
+    try:
+        given = convert(form, _Form)
+    except ValidationError as error:
+        known = ", ".join(_Form.__struct_fields__)
+        raise MessageFormError(f"the message: {error}; known members are {known}") from error
+    system = {system_name(name): value for name, value in (given.system_properties or {}).items()}
     device, module, message_id = (system.pop(name, None) for name in _SENDER)
-    for name, member in (("contentType", "content_type"), ("contentEncoding", "content_encoding")):
-        value = _text(form, member)
-        if value is not None:
-            system[name] = value
-    module = _text(form, "module") or module
-    output = _text(form, "output")
-    if output is not None:
-        system["outputName"] = output
+    named = (
+        ("contentType", given.content_type),
+        ("contentEncoding", given.content_encoding),
+        ("outputName", given.output),
+    )
+    system |= {name: value for name, value in named if value is not None}
+    module = given.module or module
     return Message(
-        device_id=_text(form, "device") or device or "",
+        device_id=given.device or device or "",
         module_id=module,
-        source=_text(form, "source") or message_source(module, system.get("outputName")),
-        properties=_texts(form, "properties"),
+        source=given.source or message_source(module, system.get("outputName")),
+        properties=given.properties or {},
         system=system,
-        body=_body(form.get("body"), system.get("contentEncoding")),
+        body=_body(given.body, system.get("contentEncoding")),
         message_id=message_id or "",
     )
-
-
-def _texts(form: dict[str, Any], member: str) -> Properties:
-    values = form.get(member)
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise MessageFormError(f"`{member}` must be an object of texts")
-    for name, value in values.items():
-        if value is not None and not isinstance(value, str):
-            raise MessageFormError(f"`{member}.{name}` must be a text or null, as all properties")
-    return values
-
-
-def _text(form: dict[str, Any], member: str) -> str | None:
-    value = form.get(member)
-    if value is None or isinstance(value, str):
-        return value
-    raise MessageFormError(f"`{member}` must be a text or null")
 
 
 def _body(value: Any, encoding: str | None) -> bytes:

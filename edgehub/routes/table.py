@@ -225,7 +225,7 @@ class RouteTable:
             if entry is not None:
                 added.setdefault(entry.source_key, []).append((slot, entry.condition))
         for key in dict.fromkeys((*removed, *added)):
-            group = self._groups.get(key) or Chunks.none(self.hub_id)
+            group = self._groups.get(key) or Chunks((), self.hub_id)
             group = group.changed(removed.get(key, set()), added.get(key, ()))
             if group.empty:
                 self._groups.pop(key, None)

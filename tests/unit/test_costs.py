@@ -210,7 +210,7 @@ def compiled(size: int) -> Work:
     conditions = [(slot, tree) for slot in range(size)]
 
     def work() -> None:
-        chunks = Chunks.none("hub").changed(frozenset(), conditions)
+        chunks = Chunks((), "hub").changed(frozenset(), conditions)
         next(iter(chunks.compile()))
 
     return work
