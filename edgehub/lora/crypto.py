@@ -7,13 +7,13 @@ as on a device's label. Counters are the full 32 bits, always.
 from __future__ import annotations
 
 import hmac
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from cryptography.hazmat.primitives.cmac import CMAC
-from msgspec import Struct
 
 from edgehub.lora.frames import MIC_BYTES, Direction, FrameError, JoinAcceptFields
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES: Final = 16
 BLOCK: Final = 16
+_BLOCK: Final = struct.Struct("<B4sBIIx")
 JOIN_REQUEST_TYPE: Final = 0xFF
 """JoinReqType of an answer to a join request; to a rejoin request it is that one's type."""
 
@@ -224,80 +225,24 @@ def join_accept_mic(keys: JoinKeys, mhdr: int, fields: JoinAcceptFields) -> byte
     return accept_mic(js_int_key(keys.nwk_key, keys.dev_eui), mhdr, fields.build(), prefix=prefix)
 
 
-class LorawanSessionKeys(Struct, frozen=True, kw_only=True):
-    """The keys of a session; in 1.0 the three network keys are one, NwkSKey."""
-
-    f_nwk_s_int_key: bytes
-    s_nwk_s_int_key: bytes
-    nwk_s_enc_key: bytes
-    app_s_key: bytes
-
-    @classmethod
-    def of_1_0(cls, nwk_s_key: bytes, app_s_key: bytes) -> LorawanSessionKeys:
-        """Return the keys of a session of 1.0."""
-        return cls(
-            f_nwk_s_int_key=nwk_s_key,
-            s_nwk_s_int_key=nwk_s_key,
-            nwk_s_enc_key=nwk_s_key,
-            app_s_key=app_s_key,
-        )
-
-
-def derive_keys_1_0(
-    app_key: bytes, *, app_nonce: int, net_id: int, dev_nonce: int
-) -> LorawanSessionKeys:
-    """Derive the session keys of 1.0, also those of a 1.1 device without OptNeg."""
-    fields = (
-        app_nonce.to_bytes(3, "little")
-        + net_id.to_bytes(3, "little")
-        + dev_nonce.to_bytes(2, "little")
-    )
-    return LorawanSessionKeys.of_1_0(_derive(app_key, 0x01, fields), _derive(app_key, 0x02, fields))
-
-
-def derive_keys_1_1(
-    nwk_key: bytes, app_key: bytes, *, join_nonce: int, join_eui: int, dev_nonce: int
-) -> LorawanSessionKeys:
-    """Derive the session keys of 1.1."""
-    fields = (
-        join_nonce.to_bytes(3, "little")
-        + join_eui.to_bytes(8, "little")
-        + dev_nonce.to_bytes(2, "little")
-    )
-    return LorawanSessionKeys(
-        f_nwk_s_int_key=_derive(nwk_key, 0x01, fields),
-        app_s_key=_derive(app_key, 0x02, fields),
-        s_nwk_s_int_key=_derive(nwk_key, 0x03, fields),
-        nwk_s_enc_key=_derive(nwk_key, 0x04, fields),
-    )
-
-
 def js_enc_key(nwk_key: bytes, dev_eui: int) -> bytes:
     """Derive the key that encrypts answers to rejoin requests."""
-    return _derive(nwk_key, 0x05, dev_eui.to_bytes(8, "little"))
+    return derive(nwk_key, 0x05, dev_eui.to_bytes(8, "little"))
 
 
 def js_int_key(nwk_key: bytes, dev_eui: int) -> bytes:
     """Derive the key of the MIC of rejoin requests of type 1 and of join accepts of 1.1."""
-    return _derive(nwk_key, 0x06, dev_eui.to_bytes(8, "little"))
+    return derive(nwk_key, 0x06, dev_eui.to_bytes(8, "little"))
 
 
-def _derive(key: bytes, kind: int, fields: bytes) -> bytes:
+def derive(key: bytes, kind: int, fields: bytes) -> bytes:
+    """Derive a key from one that its device has, for the use that `kind` stands for."""
     return encrypt(key, (bytes([kind]) + fields).ljust(BLOCK, b"\0"))
 
 
 def _block(first: int, extra: bytes, direction: Direction, dev_addr: int, f_cnt: int) -> bytes:
     # B0, B1 and A, without the last byte.
-    return b"".join(
-        (
-            bytes([first]),
-            extra,
-            bytes([direction]),
-            dev_addr.to_bytes(4, "little"),
-            f_cnt.to_bytes(4, "little"),
-            b"\0",
-        )
-    )
+    return _BLOCK.pack(first, extra, direction, dev_addr, f_cnt)
 
 
 def _xor(text: bytes, stream: bytes) -> bytes:

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -16,6 +17,8 @@ MIC_BYTES: Final = 4
 PHY_PAYLOAD_MAX: Final = 255
 F_OPTS_MAX: Final = 15
 _DATA_MIN: Final = 12
+_DATA_HEAD: Final = struct.Struct("<BIBH")
+_JOIN_REQUEST: Final = struct.Struct("<BQQH")
 _JOIN_REQUEST_BYTES: Final = 23
 _JOIN_ACCEPT_BYTES: Final = (17, 33)
 _REJOIN_BYTES: Final = {0: 19, 1: 24, 2: 19}
@@ -135,17 +138,9 @@ class DataFrame(Struct, frozen=True, kw_only=True):
         if self.f_port == 0 and self.f_opts:
             raise FrameError("FPort 0 and FOpts exclude each other")
         port = b"" if self.f_port is None else bytes([self.f_port])
-        return b"".join(
-            (
-                bytes([self.mhdr]),
-                self.dev_addr.to_bytes(4, "little"),
-                bytes([self.f_ctrl & ~_F_OPTS_LENGTH | len(self.f_opts)]),
-                self.f_cnt.to_bytes(2, "little"),
-                self.f_opts,
-                port,
-                self.frm_payload,
-            )
-        )
+        f_ctrl = self.f_ctrl & ~_F_OPTS_LENGTH | len(self.f_opts)
+        head = _DATA_HEAD.pack(self.mhdr, self.dev_addr, f_ctrl, self.f_cnt)
+        return head + self.f_opts + port + self.frm_payload
 
     def build(self) -> bytes:
         """Return the PHYPayload.
@@ -170,14 +165,7 @@ class JoinRequestFrame(Struct, frozen=True, kw_only=True):
 
     def signed_part(self) -> bytes:
         """Return the bytes that the MIC covers."""
-        return b"".join(
-            (
-                bytes([self.mhdr]),
-                self.join_eui.to_bytes(8, "little"),
-                self.dev_eui.to_bytes(8, "little"),
-                self.dev_nonce.to_bytes(2, "little"),
-            )
-        )
+        return _JOIN_REQUEST.pack(self.mhdr, self.join_eui, self.dev_eui, self.dev_nonce)
 
     def build(self) -> bytes:
         """Return the PHYPayload."""
@@ -329,7 +317,7 @@ def parse_frame(phy_payload: bytes) -> Frame:
 def _data_frame(phy_payload: bytes) -> DataFrame:
     if len(phy_payload) < _DATA_MIN:
         raise FrameError(f"{len(phy_payload)} bytes are no data frame, it has {_DATA_MIN} at least")
-    f_ctrl = phy_payload[5]
+    mhdr, dev_addr, f_ctrl, f_cnt = _DATA_HEAD.unpack_from(phy_payload)
     options_end = 8 + (f_ctrl & _F_OPTS_LENGTH)
     end = len(phy_payload) - MIC_BYTES
     if options_end > end:
@@ -339,10 +327,10 @@ def _data_frame(phy_payload: bytes) -> DataFrame:
     if f_port == 0 and f_opts:
         raise FrameError("FPort 0 and FOpts exclude each other")
     return DataFrame(
-        mhdr=phy_payload[0],
-        dev_addr=int.from_bytes(phy_payload[1:5], "little"),
+        mhdr=mhdr,
+        dev_addr=dev_addr,
         f_ctrl=f_ctrl & ~_F_OPTS_LENGTH,
-        f_cnt=int.from_bytes(phy_payload[6:8], "little"),
+        f_cnt=f_cnt,
         f_opts=f_opts,
         f_port=f_port,
         frm_payload=phy_payload[options_end + 1 : end],
@@ -352,12 +340,13 @@ def _data_frame(phy_payload: bytes) -> DataFrame:
 
 def _join_request(phy_payload: bytes) -> JoinRequestFrame:
     _check_length("a join request", phy_payload, _JOIN_REQUEST_BYTES)
+    mhdr, join_eui, dev_eui, dev_nonce = _JOIN_REQUEST.unpack_from(phy_payload)
     return JoinRequestFrame(
-        mhdr=phy_payload[0],
-        join_eui=int.from_bytes(phy_payload[1:9], "little"),
-        dev_eui=int.from_bytes(phy_payload[9:17], "little"),
-        dev_nonce=int.from_bytes(phy_payload[17:19], "little"),
-        mic=phy_payload[19:],
+        mhdr=mhdr,
+        join_eui=join_eui,
+        dev_eui=dev_eui,
+        dev_nonce=dev_nonce,
+        mic=phy_payload[-MIC_BYTES:],
     )
 
 

@@ -53,28 +53,21 @@ def session_of(keys: crypto.JoinKeys, fields: JoinAcceptFields, *, rx_delay: int
         fields: Of the accept.
         rx_delay: Seconds until RX1.
     """
-    derived = (
-        crypto.derive_keys_1_1(
-            keys.nwk_key,
-            keys.app_key,
-            join_nonce=fields.app_nonce,
-            join_eui=keys.join_eui,
-            dev_nonce=keys.dev_nonce,
-        )
-        if fields.opt_neg
-        else crypto.derive_keys_1_0(
-            keys.nwk_key,
-            app_nonce=fields.app_nonce,
-            net_id=fields.net_id,
-            dev_nonce=keys.dev_nonce,
-        )
-    )
+    nonce, dev_nonce = fields.app_nonce.to_bytes(3, "little"), keys.dev_nonce.to_bytes(2, "little")
+    if fields.opt_neg:
+        text = nonce + keys.join_eui.to_bytes(8, "little") + dev_nonce
+        network = [crypto.derive(keys.nwk_key, kind, text).hex() for kind in (0x01, 0x03, 0x04)]
+    else:
+        # Of 1.0, also those of a 1.1 device without OptNeg.
+        text = nonce + fields.net_id.to_bytes(3, "little") + dev_nonce
+        network = [crypto.derive(keys.nwk_key, 0x01, text).hex()] * 3
+    app_key = keys.app_key if fields.opt_neg else keys.nwk_key
     return LorawanSession(
         is_1_1=fields.opt_neg,
-        f_nwk_s_int_key=derived.f_nwk_s_int_key.hex(),
-        s_nwk_s_int_key=derived.s_nwk_s_int_key.hex(),
-        nwk_s_enc_key=derived.nwk_s_enc_key.hex(),
-        app_s_key=derived.app_s_key.hex(),
+        f_nwk_s_int_key=network[0],
+        s_nwk_s_int_key=network[1],
+        nwk_s_enc_key=network[2],
+        app_s_key=crypto.derive(app_key, 0x02, text).hex(),
         rx_delay=rx_delay,
     )
 

@@ -23,6 +23,7 @@ from edgehub.lora.frames import (
 )
 from edgehub.lora.identifiers import NetId, parse_station_id
 from edgehub.lora.mac_commands import MacCommand, parse_mac_commands
+from edgehub.lora.session import session_of
 
 CASES = "lorawan_vectors.json"
 
@@ -272,26 +273,30 @@ def net_id(inputs):
 
 def session_keys_1_0(inputs):
     """Derive the keys of a session of 1.0."""
-    keys = crypto.derive_keys_1_0(
-        hexed(inputs["app_key"]),
-        app_nonce=number(inputs["app_nonce"]),
-        net_id=number(inputs["net_id"]),
-        dev_nonce=number(inputs["dev_nonce"]),
+    key = hexed(inputs["app_key"])
+    fields = JoinAcceptFields(
+        app_nonce=number(inputs["app_nonce"]), net_id=number(inputs["net_id"]), dev_addr=0
     )
-    return {"nwk_s_key": keys.s_nwk_s_int_key.hex(), "app_s_key": keys.app_s_key.hex()}
+    keys = crypto.JoinKeys(key, key, join_eui=0, dev_eui=0, dev_nonce=number(inputs["dev_nonce"]))
+    session = session_of(keys, fields, rx_delay=1)
+    return {"nwk_s_key": session.s_nwk_s_int_key, "app_s_key": session.app_s_key}
 
 
 def session_keys_1_1(inputs):
     """Derive the keys of a session of 1.1."""
-    keys = crypto.derive_keys_1_1(
-        hexed(inputs["nwk_key"]),
+    fields = JoinAcceptFields(
+        app_nonce=number(inputs["join_nonce"]), net_id=0, dev_addr=0, dl_settings=0x80
+    )
+    keys = crypto.JoinKeys(
         hexed(inputs["app_key"]),
-        join_nonce=number(inputs["join_nonce"]),
+        hexed(inputs["nwk_key"]),
         join_eui=number(inputs["join_eui"]),
+        dev_eui=0,
         dev_nonce=number(inputs["dev_nonce"]),
     )
+    session = session_of(keys, fields, rx_delay=1)
     return {
-        name: getattr(keys, name).hex()
+        name: getattr(session, name)
         for name in ("f_nwk_s_int_key", "app_s_key", "s_nwk_s_int_key", "nwk_s_enc_key")
     }
 
