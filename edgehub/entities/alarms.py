@@ -15,7 +15,6 @@ from edgehub.entities import smartrest
 from edgehub.entities.documents import optional_text, read_object, write_json
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
-from edgehub.entities.tables import EntityTable
 from edgehub.entities.timestamps import write_time
 
 if TYPE_CHECKING:
@@ -48,14 +47,8 @@ class Alarms:
         self, options: MapperOptions, effects: EffectCollector, stored: dict[str, bytes]
     ) -> None:
         self._effects = effects
-        self._live = _below(LIVE_KEY, stored)
-        self._seen: dict[str, tuple[bytes, int]] = {}
-        for topic, value in _below(SEEN_KEY, stored).items():
-            wall_ms, _, payload = value.partition(b" ")
-            if wall_ms.isdigit():
-                self._seen[topic] = (payload, int(wall_ms))
-            else:
-                effects.drop_stored(EntityTable.STATE, (SEEN_KEY + topic,))
+        self._live = dict(effects.below(LIVE_KEY, stored, bytes))
+        self._seen = dict(effects.below(SEEN_KEY, stored, _read_seen))
         self._live_bytes = sum(map(_size, self._live.items()))
         self._seen_bytes = sum(_size((topic, seen[0])) for topic, seen in self._seen.items())
         self._window_ms = options.mapper.alarm_sync_ms
@@ -91,7 +84,7 @@ class Alarms:
         self._seen_bytes += grown
         self._seen.pop(topic.text, None)
         self._seen[topic.text] = (payload, now.wall_ms)
-        self._keep(SEEN_KEY, topic.text, b"%d %b" % (now.wall_ms, payload))
+        self._effects.keep(SEEN_KEY + topic.text, b"%d %b" % (now.wall_ms, payload))
 
     def knows(self, topic: str, payload: bytes) -> bool:
         """Return whether an alarm is live and unchanged, if no comparison is due."""
@@ -119,7 +112,7 @@ class Alarms:
             (topic, b"", None) for topic in self._live if topic not in seen
         ]
         for topic, (payload, wall_ms) in seen.items():
-            self._keep(SEEN_KEY, topic, None)
+            self._effects.keep(SEEN_KEY + topic, None)
             if self._live.get(topic, b"") != payload:
                 missed.append((topic, payload, wall_ms))
         return missed
@@ -151,7 +144,7 @@ class Alarms:
             self._record(topic, b"")
         for topic in [topic for topic in self._seen if topic.startswith(prefix)]:
             self._seen_bytes -= _size((topic, self._seen.pop(topic)[0]))
-            self._keep(SEEN_KEY, topic, None)
+            self._effects.keep(SEEN_KEY + topic, None)
         return removed
 
     def _raised(
@@ -187,7 +180,7 @@ class Alarms:
             self._put(topic, payload)
         elif topic in self._live:
             self._live_bytes -= _size((topic, self._live.pop(topic)))
-            self._keep(LIVE_KEY, topic, None)
+            self._effects.keep(LIVE_KEY + topic, None)
 
     def _has_room(self, topic: str, payload: bytes) -> bool:
         before = self._live.get(topic)
@@ -201,16 +194,13 @@ class Alarms:
             0 if before is None else _size((topic, before))
         )
         self._live[topic] = payload
-        self._keep(LIVE_KEY, topic, payload)
-
-    def _keep(self, prefix: str, topic: str, payload: bytes | None) -> None:
-        value = None if payload is None else (payload,)
-        self._effects.change(EntityTable.STATE, (prefix + topic,), value)
+        self._effects.keep(LIVE_KEY + topic, payload)
 
 
 def _size(item: tuple[str, bytes]) -> int:
     return len(item[0]) + len(item[1])
 
 
-def _below(prefix: str, stored: dict[str, bytes]) -> dict[str, bytes]:
-    return {key[len(prefix) :]: value for key, value in stored.items() if key.startswith(prefix)}
+def _read_seen(value: bytes) -> tuple[bytes, int] | None:
+    wall_ms, _, payload = value.partition(b" ")
+    return (payload, int(wall_ms)) if wall_ms.isdigit() else None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from edgehub.entities import smartrest
 from edgehub.entities.effects import OutputName
 from edgehub.entities.entity import EntityType
-from edgehub.entities.tables import EntityTable
 from edgehub.entities.topics import default_name
 
 if TYPE_CHECKING:
@@ -70,10 +69,10 @@ class Heartbeats:
             return
         if is_up and len(self._up) < SERVICES_MAX:
             self._up.add(topic_id)
-            self._effects.change(EntityTable.STATE, (STATE_KEY + topic_id,), (b"",))
+            self._effects.keep(STATE_KEY + topic_id, b"")
         elif not is_up:
             self._up.discard(topic_id)
-            self._effects.change(EntityTable.STATE, (STATE_KEY + topic_id,), None)
+            self._effects.keep(STATE_KEY + topic_id, None)
 
     def next_due_ms(self) -> int | None:
         """Return the hub time of the next heartbeat, None = there is none."""

@@ -6,6 +6,7 @@ again. Rules: docs/reference/entities.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -14,7 +15,6 @@ from edgehub.entities import smartrest
 from edgehub.entities.documents import read_object, read_stored
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
-from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
     from edgehub.entities.effect_collector import EffectCollector
@@ -48,18 +48,11 @@ class Capabilities:
         self._options = options
         self._names = cloud_names(options)
         self._effects = effects
-        self._declared: dict[str, set[str]] = {}
-        for key, value in stored.items():
-            external_id = key[len(STATE_KEY) :]
-            if not key.startswith(STATE_KEY):
-                continue
-            declared = read_stored(value, set)
-            if options.entities.clean_start and external_id != options.device_id:
+        self._declared = dict(effects.below(STATE_KEY, stored, partial(read_stored, read=set[str])))
+        if options.entities.clean_start:
+            for external_id in [each for each in self._declared if each != options.device_id]:
+                del self._declared[external_id]
                 self._store(external_id, None)
-            elif declared is None:
-                effects.drop_stored(EntityTable.STATE, (key,))
-            else:
-                self._declared[external_id] = declared
 
     def declare(self, entity: Entity, operation: str, payload: bytes) -> bool:
         """Handle the declaration of one operation.
@@ -117,8 +110,8 @@ class Capabilities:
             self._effects.twin(entity, "c8y_SupportedSoftwareTypes", _types(payload))
 
     def _store(self, external_id: str, declared: set[str] | None) -> None:
-        value = None if declared is None else (orjson.dumps(sorted(declared)),)
-        self._effects.change(EntityTable.STATE, (STATE_KEY + external_id,), value)
+        value = None if declared is None else orjson.dumps(sorted(declared))
+        self._effects.keep(STATE_KEY + external_id, value)
 
 
 def cloud_names(options: MapperOptions) -> dict[str, str]:

@@ -7,10 +7,10 @@ Rules: docs/reference/entities.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-from msgspec import Struct
+from msgspec import Struct, convert, json
 from msgspec.structs import replace
 
 from edgehub.entities import smartrest
@@ -19,7 +19,6 @@ from edgehub.entities.documents import optional_text, read_object, read_stored, 
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
 from edgehub.entities.software import software_list_lines
-from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -88,14 +87,9 @@ class Commands:
         self.prefix = f"{options.mapper.topic_prefix}-mapper-"
         self._next_sweep_ms: int | None = None
         self._commands: dict[str, Command] = {}
-        for key, value in stored.items():
-            if not key.startswith(STATE_KEY):
-                continue
-            command = read_stored(value, _stored_command)
-            if command is None:
-                effects.drop_stored(EntityTable.STATE, (key,))
-                continue
-            self._commands[key[len(STATE_KEY) :]] = command
+        read = partial(read_stored, read=partial(convert, type=Command))
+        for command_id, command in effects.below(STATE_KEY, stored, read):
+            self._commands[command_id] = command
             self._next_sweep_ms = min(self._next_sweep_ms or command.until_ms, command.until_ms)
 
     def is_known(self, command_id: str, now: Instant) -> bool:
@@ -270,25 +264,14 @@ class Commands:
     def _record(self, command_id: str, command: Command | None) -> None:
         if command is None:
             if self._commands.pop(command_id, None) is not None:
-                self._effects.change(EntityTable.STATE, (STATE_KEY + command_id,), None)
+                self._effects.keep(STATE_KEY + command_id, None)
             return
         if len(self._commands) >= COMMANDS_MAX and command_id not in self._commands:
             self._record(next(iter(self._commands)), None)
         self._commands[command_id] = command
         if self._next_sweep_ms is None:
             self._next_sweep_ms = command.until_ms
-        document = {"topic": command.topic, "status": command.status, "until_ms": command.until_ms}
-        self._effects.change(
-            EntityTable.STATE, (STATE_KEY + command_id,), (orjson.dumps(document),)
-        )
-
-
-def _stored_command(document: dict[str, Any]) -> Command:
-    return Command(
-        topic=str(document["topic"]),
-        status=str(document["status"]),
-        until_ms=int(document["until_ms"]),
-    )
+        self._effects.keep(STATE_KEY + command_id, json.encode(command))
 
 
 _Lines = tuple[list[bytes], list[bytes]]

@@ -7,18 +7,22 @@ cloud's broker takes; what is too large becomes an error instead.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from edgehub.entities.documents import write_json
 from edgehub.entities.effects import LocalPublish, Output, OutputName, TableChange
 from edgehub.entities.entity import EntityType
 from edgehub.entities.faults import MappingError
+from edgehub.entities.tables import EntityTable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from edgehub.entities.effects import Effect
     from edgehub.entities.entity import Entity
     from edgehub.entities.options import MapperOptions
-    from edgehub.entities.tables import EntityTable
+
+T = TypeVar("T")
 
 PACKET_OVERHEAD_BYTES: Final = 9
 """Fixed header with the longest length, length of the topic, packet id."""
@@ -139,6 +143,22 @@ class EffectCollector:
     ) -> None:
         """Write a row of a table, or delete it with None."""
         self._effects.append(TableChange(table, key, value))
+
+    def keep(self, key: str, value: bytes | None) -> None:
+        """Write a value of the mapper's own state, or delete it with None."""
+        self.change(EntityTable.STATE, (key,), None if value is None else (value,))
+
+    def below(
+        self, prefix: str, stored: dict[str, bytes], read: Callable[[bytes], T | None]
+    ) -> Iterator[tuple[str, T]]:
+        """Return the mapper's stored state below a prefix; drops what cannot be read."""
+        for key, value in stored.items():
+            if key.startswith(prefix):
+                found = read(value)
+                if found is None:
+                    self.drop_stored(EntityTable.STATE, (key,))
+                else:
+                    yield key[len(prefix) :], found
 
     def drop_stored(self, table: EntityTable, key: tuple[str | int, ...]) -> None:
         """Delete a stored row that is orphaned or unreadable, and count it."""

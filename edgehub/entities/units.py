@@ -38,13 +38,12 @@ class UnitTable:
         self._sizes: dict[str, int] = {}
         self.bytes = 0
         """Of all of them."""
-        for key, payload in stored.items():
-            if not key.startswith(STATE_KEY):
-                continue
+        for name, payload in effects.below(STATE_KEY, stored, bytes):
+            key = STATE_KEY + name
             if options.entities.clean_start:
-                effects.change(EntityTable.STATE, (key,), None)
+                effects.keep(key, None)
                 continue
-            topic_id, _, type_name = key[len(STATE_KEY) :].partition("|")
+            topic_id, _, type_name = name.partition("|")
             units = read_stored(payload, units_of)
             if not units:
                 effects.drop_stored(EntityTable.STATE, (key,))
@@ -99,7 +98,7 @@ class UnitTable:
     def _store(self, topic_id: str, type_name: str, payload: bytes | None) -> None:
         key = f"{STATE_KEY}{topic_id}|{type_name}"
         self._count_bytes(key, None if payload is None else len(payload))
-        self._effects.change(EntityTable.STATE, (key,), None if payload is None else (payload,))
+        self._effects.keep(key, payload)
 
     def _count_bytes(self, key: str, size: int | None) -> None:
         self.bytes -= self._sizes.pop(key, 0)
