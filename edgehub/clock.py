@@ -11,6 +11,7 @@ import ctypes
 import heapq
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SLICE_PAUSE_S: Final = 0.001
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 async def between_slices() -> None:
     """Wait for messages, and for the thread of the database, between two slices of long work.
@@ -28,6 +31,12 @@ async def between_slices() -> None:
     that sleeps now and then is woken at once on a busy machine.
     """
     await asyncio.sleep(SLICE_PAUSE_S)
+
+
+def utc_text(utc_ms: int) -> str:
+    """Return a time of UTC in RFC 3339, with milliseconds."""
+    moment = _EPOCH + timedelta(milliseconds=utc_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class TimerHandle(Protocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from msgspec import Struct
 
+from edgehub.clock import utc_text
 from edgehub.errors import EdgeHubError
 from edgehub.message import DEFAULT_PRIORITY, Message, Priority
 from edgehub.mqtt.property_bag import build_bag, outgoing
@@ -183,12 +184,6 @@ def milliseconds_left(system: Properties, utc_ms: int) -> int | None:
     if expiry.tzinfo is None:
         expiry = expiry.replace(tzinfo=UTC)
     return max(0, int(expiry.timestamp() * 1000) - utc_ms)
-
-
-def utc_text(utc_ms: int) -> str:
-    """Return a time as ISO 8601 in UTC, with milliseconds."""
-    moment = datetime.fromtimestamp(utc_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def feedback_record(

@@ -6,11 +6,11 @@ repetition, so that receivers can tell copies by `id`.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from edgehub.clock import utc_text
 from edgehub.message import body_members
 from edgehub.mqtt.property_bag import WIRE_NAMES, outgoing
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.message import Message, Row
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None = None) -> bytes:
@@ -36,7 +34,7 @@ def encode_record(row: Row, utc_ms: Callable[[int], int], *, option: int | None 
         "device": message.device_id,
         "module": message.module_id,
         "output": message.output,
-        "enqueued": _rfc3339(utc_ms(row.enqueued_ms)),
+        "enqueued": utc_text(utc_ms(row.enqueued_ms)),
         "properties": message.properties,
     }
     return orjson.dumps(record | body_members(message.body), option=option)
@@ -56,7 +54,7 @@ def encode_batch_record(
     record: dict[str, Any] = {"id": message.message_id, "device": message.device_id}
     if message.module_id is not None:
         record["module"] = message.module_id
-    record["enqueued"] = _rfc3339(utc_ms(row.enqueued_ms))
+    record["enqueued"] = utc_text(utc_ms(row.enqueued_ms))
     system = {name: value for name, value in message.system.items() if name in WIRE_NAMES}
     if message.properties:
         record["properties"] = message.properties
@@ -64,8 +62,3 @@ def encode_batch_record(
         # The output of a module is one of them.
         record["system"] = system
     return orjson.dumps(record | body_members(message.body))
-
-
-def _rfc3339(utc_ms: int) -> str:
-    at = _EPOCH + timedelta(milliseconds=utc_ms)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

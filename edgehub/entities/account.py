@@ -5,11 +5,11 @@ Pure. Invariant: times are UTC in RFC 3339, ids those of the entity's messages.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from edgehub.clock import utc_text
 from edgehub.entities.entity import EntityType
 
 if TYPE_CHECKING:
@@ -55,12 +55,7 @@ def pending_document(
         "clients": list(pending.clients),
         "messages": pending.messages,
         "bytes": pending.bytes,
-        "oldest": _rfc3339(utc_ms(pending.oldest_ms)),
+        "oldest": utc_text(utc_ms(pending.oldest_ms)),
         "oldest_age_s": max(0, now_ms - pending.oldest_ms) // 1000,
         "evicted": pending.evicted,
     }
-
-
-def _rfc3339(wall_ms: int) -> str:
-    moment = datetime.fromtimestamp(wall_ms / 1000, tz=UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

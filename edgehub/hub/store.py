@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from msgspec import to_builtins
 
+from edgehub.clock import utc_text
 from edgehub.errors import StoreError
 from edgehub.hub import status
 from edgehub.hub.part import Part
-from edgehub.operations.documents import utc_text
 from edgehub.store import Caps, Overflow
 from edgehub.store.options import ClockTrust, StoreOptions, TtlWhileOff
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from edgehub.clock import utc_text
 from edgehub.device_bound.message import ACK_PROPERTY, ACKS, TTL_S_MAX, Origin
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.message import DEFAULT_PRIORITY, PROPERTIES_MAX, WORST_EXPLICIT_PRIORITY, Priority
 from edgehub.mqtt.property_bag import is_reserved
 from edgehub.operations.arguments import document as json_value
 from edgehub.operations.arguments import flag, text, whole
-from edgehub.operations.documents import utc_text
 from edgehub.operations.operation import Argument, ArgumentError, ArgumentKind, Operation, Resource
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from edgehub.clock import utc_text
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.devices.source import Deduplication, StoredDevice
 from edgehub.hub_id import is_hub_id
 from edgehub.operations.arguments import text, whole
-from edgehub.operations.documents import utc_text
 from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.results import devices as results
 

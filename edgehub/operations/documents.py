@@ -5,9 +5,9 @@ Pure. Invariant: no payload and no value of a property, unless it was asked for.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from edgehub.clock import utc_text
 from edgehub.message import NEVER_MS, body_members, queue_id
 from edgehub.pump.poison import NextStep
 from edgehub.store.statistics import QueueState, RowState
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from edgehub.store.queue import Queue
 
     Utc = Callable[[int], int]
-
-
-def utc_text(utc_ms: int) -> str:
-    """Write a time."""
-    moment = datetime.fromtimestamp(utc_ms / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def seconds_left(expires_ms: int, now_ms: int) -> float | None:

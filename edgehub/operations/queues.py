@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 from msgspec import to_builtins
 
+from edgehub.clock import utc_text
 from edgehub.journal.lines import EVENTS, shown_priority
 from edgehub.journal.search import LINES_MAX, FoundLines, LineQuery
 from edgehub.message import (
@@ -24,7 +25,7 @@ from edgehub.message import (
     queue_id,
 )
 from edgehub.operations.arguments import flag, text, whole, wholes
-from edgehub.operations.documents import letter_document, row_document, state_of, utc_text
+from edgehub.operations.documents import letter_document, row_document, state_of
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
 from edgehub.operations.results import messages as results
 from edgehub.operations.why import Why

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.clock import utc_text
 from edgehub.routes.tenant import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -304,8 +304,7 @@ def _time(milliseconds: int | None) -> str | None:
     if milliseconds is None:
         return None
     try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return utc_text(milliseconds)
     except (OverflowError, ValueError, OSError):
         # Edited by hand in the storage; not a time.
         return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -13,7 +13,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from edgehub.entities import Instant, Mapper, options_of
+from edgehub.entities.effects import Instant
+from edgehub.entities.mapper import Mapper
+from edgehub.entities.options import options_of
 from edgehub.entities.tables import EntityContents
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from edgehub.entities import Effect, Instant, Mapper, Output, TableChange, options_of
+from edgehub.entities.effects import Effect, Instant, Output, TableChange
+from edgehub.entities.mapper import Mapper
+from edgehub.entities.options import options_of
 from edgehub.entities.tables import load_entities, statement_of
 from edgehub.store.migrations import migrate
 from edgehub.store.row_changes import execute_all

@@ -2,8 +2,9 @@
 
 import pytest
 
-from edgehub.entities import LocalPublish, options_of
 from edgehub.entities.alarms import ALARMS_MAX
+from edgehub.entities.effects import LocalPublish
+from edgehub.entities.options import options_of
 from tests.support.entities import ERRORS, TIME, UP, MapperBench, cloud, error_of
 
 HOT = "te/device/main///a/hot"

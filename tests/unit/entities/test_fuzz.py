@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.entities import Output
+from edgehub.entities.effects import Output
 from tests.support.entities import MapperBench
 from tests.support.fuzzing import JSON_PIECES, bounded, fuzzer, hostile, hostile_text
 

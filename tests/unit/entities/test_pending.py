@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.entities import options_of
+from edgehub.entities.options import options_of
 from edgehub.entities.registrar import WAITING_LEVELS_MAX
 from tests.support.entities import INVENTORY, MEASUREMENTS, UP, WALL_MS, MapperBench, error_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgehub.entities import options_of
+from edgehub.entities.options import options_of
 from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of
 
 CHILD = {"@type": "child-device"}
