@@ -14,7 +14,7 @@ import re
 from typing import Any, Final
 
 import orjson
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 from msgspec.structs import replace
 
 from edgehub.errors import EdgeHubError
@@ -57,7 +57,7 @@ class TwinOwnedError(TwinError):
         super().__init__(409, f"what is desired of {client_id} is set at the peer upstream")
 
 
-class ClientTwin(Struct, frozen=True, kw_only=True):
+class ClientTwin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One twin.
 
     Attributes:
@@ -157,22 +157,12 @@ class ClientTwin(Struct, frozen=True, kw_only=True):
 
     def stored(self) -> bytes:
         """Return it as it is stored."""
-        document: Json = {
-            "desired": self.desired,
-            "desired_version": self.desired_version,
-            "reported": self.reported,
-            "reported_version": self.reported_version,
-            "tags": self.tags,
-        }
-        for name in ("synced", "peer_version"):
-            if (value := getattr(self, name)) is not None:
-                document[name] = value
-        return write_json(document)
+        return json.encode(self)
 
     @classmethod
     def restored(cls, stored: bytes) -> ClientTwin:
         """Read what `stored` wrote."""
-        return cls(**orjson.loads(stored))
+        return json.decode(stored, type=cls)
 
 
 def parse_patch(text: bytes) -> Json:

@@ -51,5 +51,5 @@ def _restored(text: bytes) -> ClientTwin | None:
     # A file that was damaged and salvaged may hold anything.
     try:
         return ClientTwin.restored(text)
-    except (ValueError, TypeError):
+    except ValueError:
         return None
