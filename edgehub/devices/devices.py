@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
@@ -24,7 +25,7 @@ from edgehub.devices.request_queue import DeviceRequestQueue, RequestKind
 from edgehub.devices.request_queues import RequestQueues
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from edgehub.devices.affinity.data import Handle, Uplink
     from edgehub.devices.affinity.join import Accept, JoinRequest
@@ -178,11 +179,8 @@ class Devices:
         Raises:
             DeviceError: It failed; see `process_join`.
         """
-        device = await self.get(request.device_id)
-        try:
+        async with self._using(request.device_id) as device:
             return await process_join(device, request, accept)
-        finally:
-            self._drop_if_unknown(device)
 
     async def downlink(self, device_id: str, send: Callable[[], Awaitable[None]]) -> bool:
         """Send a message to a device; False = another hub owns it, nothing is loaded.
@@ -192,11 +190,8 @@ class Devices:
         """
         if self._shared.flags.of(device_id) is not Ownership.OWNER:
             return False
-        device = await self.get(device_id)
-        try:
+        async with self._using(device_id) as device:
             return await device.downlink(send)
-        finally:
-            self._drop_if_unknown(device)
 
     async def refresh(self, device_id: str) -> bool:
         """Read a device in memory again; False = it is not there, or another hub owns it.
@@ -235,17 +230,14 @@ class Devices:
         Raises:
             DeviceError: It could not be written.
         """
-        device = await self.get(device_id)
+        async with self._using(device_id) as device:
 
-        async def run() -> T:
-            written = await write()
-            device.stored = None
-            return written
+            async def run() -> T:
+                written = await write()
+                device.stored = None
+                return written
 
-        try:
             return await device.queue.run(RequestKind.REFRESH, run)
-        finally:
-            self._drop_if_unknown(device)
 
     async def read(self, device_id: str, *, again: bool = True) -> None:
         """Read a device now, in its turn; without `again` only one that is not loaded.
@@ -253,11 +245,8 @@ class Devices:
         Raises:
             DeviceError: It could not be read.
         """
-        device = await self.get(device_id)
-        try:
+        async with self._using(device_id) as device:
             await device.queue.run(RequestKind.LOAD, device.load if again else device.ensure_loaded)
-        finally:
-            self._drop_if_unknown(device)
 
     async def change_session(
         self, device_id: str, change: Callable[[SessionState], SessionState]
@@ -267,13 +256,10 @@ class Devices:
         Raises:
             DeviceError: It could not be read or written.
         """
-        device = await self.get(device_id)
-        try:
+        async with self._using(device_id) as device:
             return await device.queue.run(
                 RequestKind.REFRESH, lambda: device.change_session(change)
             )
-        finally:
-            self._drop_if_unknown(device)
 
     async def close(self, device_id: str) -> None:
         """Drop a device at the request of another hub or an operator; nothing is loaded for it.
@@ -307,6 +293,15 @@ class Devices:
                     await device.refresh()
                 except DeviceError:
                     continue  # what is known stays in force, and it is tried again at the next look
+
+    @asynccontextmanager
+    async def _using(self, device_id: str) -> AsyncIterator[Device]:
+        """Return a device for the length of the block; one that is unknown after it is dropped."""
+        device = await self.get(device_id)
+        try:
+            yield device
+        finally:
+            self._drop_if_unknown(device)
 
     async def _data(self, uplink: Uplink, handle: Handle) -> FrameOutcome:
         address = uplink.address
