@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.routes.query import body, functions, properties, text, values
-from edgehub.routes.query.emitter import ABSENT, Emitter, shapes
+from edgehub.routes.query.emitter import ABSENT, ARITHMETIC, COMPARISONS, Emitter, shapes
 from edgehub.routes.query.syntax import AppProperty, Comparison, Expression, Literal, SystemProperty
 from edgehub.routes.query.work import heavy_leaves, within_bound
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     Memo = list[Any]
     Predicates = Callable[[Message, Memo], int]
     Evaluate = Callable[[Message, Memo], values.Value]
+
+_LOGIC: Final = ("conjunction", "disjunction", "negation", "negate", "text_or_undefined")
+"""Functions of `values.py` that code calls, in addition to those of operators and functions."""
 
 _DISPATCH_MIN: Final = 3
 """From so many `property = 'text'` on, one dict lookup is faster than the comparisons."""
@@ -121,23 +124,9 @@ def _runtime() -> dict[str, Any]:
         "str": str,
         "float": float,
     }
+    names = (*ARITHMETIC.values(), *COMPARISONS.values(), *_LOGIC)
     helpers = [
-        values.add,
-        values.subtract,
-        values.multiply,
-        values.divide,
-        values.modulo,
-        values.negate,
-        values.text_or_undefined,
-        values.conjunction,
-        values.disjunction,
-        values.negation,
-        values.equal,
-        values.unequal,
-        values.less,
-        values.less_or_equal,
-        values.greater,
-        values.greater_or_equal,
+        *(getattr(values, name) for name in names),
         *(each.runs for overloads in functions.FUNCTIONS.values() for each in overloads),
     ]
     return runtime | {helper.__name__: helper for helper in helpers}

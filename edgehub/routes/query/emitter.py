@@ -3,7 +3,8 @@
 Owns the shape of generated code. Each expression can be emitted in three ways: its value, whether
 it is true, and whether it is false. A condition routes only when it is true, so a chain of ANDs,
 ORs and NOTs needs plain Python conditions and no three-valued arithmetic: undefined is neither true
-nor false. Invariant: a piece of code reads no name that was not made here or in the runtime.
+nor false. Comparisons are Python's own where the static types of both sides allow it. Invariant: a
+piece of code reads no name that was not made here or in the runtime.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from edgehub.routes.query.comparisons import COMPARISONS, emit_comparison
 from edgehub.routes.query.functions import CONCAT, ValueType
 from edgehub.routes.query.properties import system_name
 from edgehub.routes.query.syntax import (
@@ -37,11 +37,29 @@ if TYPE_CHECKING:
 
     Shape = tuple[Any, ...]
 
+COMPARISONS: Final = {
+    "=": "equal",
+    "!=": "unequal",
+    "<": "less",
+    "<=": "less_or_equal",
+    ">": "greater",
+    ">=": "greater_or_equal",
+}
+
+_MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_PYTHON: Final = {"=": "=="}
+_BEFORE: Final = {
+    "<": "before({left}, {right})",
+    ">": "before({right}, {left})",
+    "<=": "not before({right}, {left})",
+    ">=": "not before({left}, {right})",
+}
+
 ABSENT: Final = object()
 """Marks a value that was not looked up yet, or not found where another may be."""
 
 _NEGATED: Final = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
+ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
 _DERIVED: Final = {
     "connectiondeviceid": "message.device_id or U",
     "connectionmoduleid": "U if message.module_id is None else message.module_id",
@@ -125,7 +143,7 @@ class Emitter:
             case Not(operand=operand):
                 return "True" if operand.type is ValueType.NULL else self.falsity(operand)
             case Comparison():
-                return emit_comparison(self, expression, expression.operator)
+                return _comparison(self, expression, expression.operator)
             case Call():
                 return self._call_outcome(expression, wanted=True)
             case _:
@@ -140,7 +158,7 @@ class Emitter:
             case Not(operand=operand):
                 return "False" if operand.type is ValueType.NULL else self.truth(operand)
             case Comparison():
-                return emit_comparison(self, expression, _NEGATED[expression.operator])
+                return _comparison(self, expression, _NEGATED[expression.operator])
             case Call():
                 return self._call_outcome(expression, wanted=False)
             case _:
@@ -265,7 +283,7 @@ class Emitter:
         # make no NaN; its `%` is another function than ours.
         plain = isinstance(right, Literal) and right.value != 0 and math.isfinite(right.value)
         if not plain or expression.type is not ValueType.NUMBER or expression.operator == "%":
-            return self._applied(_ARITHMETIC[expression.operator], left, right)
+            return self._applied(ARITHMETIC[expression.operator], left, right)
         first, again = self.bound(left)
         return f"(U if {first} is U else {again} {expression.operator} {self.value(right)})"
 
@@ -327,3 +345,81 @@ def _lookup(name: str, key: Any) -> list[str]:
     else:
         places.append(f"system({system!r}, U)")
     return [f"{name} = {places[0]}", *(f"if {name} is X: {name} = {each}" for each in places[1:])]
+
+
+def _comparison(emit: Emitter, comparison: Comparison, operator: str) -> str:
+    """Emit a Python condition: both sides are defined, and `operator` holds between them."""
+    left, right = comparison.left, comparison.right
+    if isinstance(left, Literal) and not isinstance(right, Literal):
+        left, right, operator = right, left, _MIRRORED[operator]
+    code = ""
+    if left.type is ValueType.DYNAMIC and isinstance(right, Literal):
+        code = _body_with_constant(emit, left, right, operator)
+    elif left.type is right.type is ValueType.TEXT:
+        code = _texts(emit, left, right, operator)
+    elif left.type is right.type is ValueType.NUMBER:
+        code = _numbers(emit, left, right, operator)
+    elif left.type is right.type is ValueType.BOOL:
+        code = _bool_with_constant(emit, left, right, operator)
+    if code:
+        return code
+    sides = f"{emit.comparable(left)}, {emit.comparable(right)}"
+    return f"{COMPARISONS[operator]}({sides}) is True"
+
+
+def _texts(emit: Emitter, left: Expression, right: Expression, operator: str) -> str:
+    if isinstance(right, Literal):
+        constant = emit.value(right)
+        if operator == "=":
+            return f"{emit.value(left)} == {constant}"
+        first, again = emit.bound(left)
+        return f"({first}.__class__ is str and {_text_test(operator, again, constant)})"
+    first, again = emit.bound(left)
+    second, second_again = emit.bound(right)
+    test = _text_test(operator, again, second_again)
+    return f"({first}.__class__ is str and {second}.__class__ is str and {test})"
+
+
+def _text_test(operator: str, left: str, right: str) -> str:
+    if operator in _BEFORE:
+        return _BEFORE[operator].format(left=left, right=right)
+    return f"{left} {_PYTHON.get(operator, operator)} {right}"
+
+
+def _numbers(emit: Emitter, left: Expression, right: Expression, operator: str) -> str:
+    sign = _PYTHON.get(operator, operator)
+    if isinstance(right, Literal):
+        constant = emit.value(right)
+        if operator == "=":
+            return f"{emit.value(left)} == {constant}"
+        first, again = emit.bound(left)
+        return f"({first} is not U and {again} {sign} {constant})"
+    first, again = emit.bound(left)
+    second, second_again = emit.bound(right)
+    return f"({first} is not U and {second} is not U and {again} {sign} {second_again})"
+
+
+def _bool_with_constant(emit: Emitter, left: Expression, right: Expression, operator: str) -> str:
+    if not isinstance(right, Literal) or operator not in ("=", "!="):
+        return ""
+    wanted = right.value is (operator == "=")
+    return emit.truth(left) if wanted else emit.falsity(left)
+
+
+def _body_with_constant(emit: Emitter, left: Expression, right: Literal, operator: str) -> str:
+    constant = emit.value(right)
+    if right.type is ValueType.NUMBER:
+        first, again = emit.bound(left)
+        if operator == "!=":
+            return (
+                f"({first} is not U and ({again}.__class__ is not float or {again} != {constant}))"
+            )
+        sign = _PYTHON.get(operator, operator)
+        return f"({first}.__class__ is float and {again} {sign} {constant})"
+    if operator not in ("=", "!="):
+        return ""
+    same, other = ("==", "!=") if right.type is ValueType.TEXT else ("is", "is not")
+    if operator == "=":
+        return f"{emit.value(left)} {same} {constant}"
+    first, again = emit.bound(left)
+    return f"({first} is not U and {again} {other} {constant})"
