@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lark import Token
-from lark.visitors import Transformer_NonRecursive
 from msgspec.structs import replace
 
 from edgehub.errors import RouteFaultKind
@@ -51,23 +49,24 @@ _WORDS: Final = {
 _HEX_BITS: Final = 64
 
 
-class Builder(Transformer_NonRecursive[Token, Any]):
+class Builder(Checker):
     """One method for each rule of the grammar."""
 
     def __init__(self, complain: Report, warn: Report) -> None:
-        super().__init__()
-        self._complain = complain
-        self._warn = warn
-        self._check = Checker(
+        super().__init__(
             partial(complain, RouteFaultKind.CONDITION), partial(warn, RouteFaultKind.CONDITION)
         )
+        self._report = complain
+        self._report_warning = warn
 
     def source_path(self, nodes: Nodes) -> Source:
         """Build a source of the form `/messages/*`."""
         text = "".join(nodes)
         warning = path_warning(text)
         if warning:
-            self._warn(RouteFaultKind.SYNTAX, start_of(nodes[0]), f"`{text}`: {warning}", "")
+            self._report_warning(
+                RouteFaultKind.SYNTAX, start_of(nodes[0]), f"`{text}`: {warning}", ""
+            )
         return path_source(text)
 
     def source_filter(self, nodes: Nodes) -> Source:
@@ -75,7 +74,7 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         topic_filter = nodes[0][len(MQTT_PREFIX) :].replace("%20", " ")
         fault = filter_fault(topic_filter)
         if fault:
-            self._complain(RouteFaultKind.SYNTAX, start_of(nodes[0]), fault, "")
+            self._report(RouteFaultKind.SYNTAX, start_of(nodes[0]), fault, "")
         return MqttSource(filter=topic_filter)
 
     def sink_name(self, nodes: Nodes) -> Sink | None:
@@ -83,7 +82,7 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         try:
             return named_sink(nodes[0], nodes[0].line, nodes[0].column)
         except PartFault as fault:
-            self._complain(RouteFaultKind.SINK, start_of(nodes[0]), fault.message, fault.hint)
+            self._report(RouteFaultKind.SINK, start_of(nodes[0]), fault.message, fault.hint)
             return None
 
     def sink_call(self, nodes: Nodes) -> Sink | None:
@@ -92,86 +91,50 @@ class Builder(Transformer_NonRecursive[Token, Any]):
         try:
             return called_sink(function, argument[1:-1], function.line, function.column)
         except PartFault as fault:
-            self._complain(RouteFaultKind.SINK, start_of(function), fault.message, fault.hint)
+            self._report(RouteFaultKind.SINK, start_of(function), fault.message, fault.hint)
             return None
 
     def word(self, nodes: Nodes) -> Expression:
         """Build true, false, null or undefined."""
-        return self._check.literal(nodes[0], *_WORDS[nodes[0].type])
+        return self.literal(nodes[0], *_WORDS[nodes[0].type])
 
     def number(self, nodes: Nodes) -> Expression:
         """Build a decimal number; one too large for a double is infinite."""
-        return self._check.literal(nodes[0], ValueType.NUMBER, float(nodes[0]))
+        return self.literal(nodes[0], ValueType.NUMBER, float(nodes[0]))
 
     def hexadecimal(self, nodes: Nodes) -> Expression:
         """Build a hexadecimal number, 64 bits in two's complement."""
         digits = nodes[0][2:].lstrip("0") or "0"
         if len(digits) * 4 > _HEX_BITS:
-            self._complain(
-                RouteFaultKind.CONDITION,
-                start_of(nodes[0]),
-                f"`{nodes[0]}` has more than {_HEX_BITS} bits",
-                "write it in decimal",
-            )
-            return self._check.literal(nodes[0], ValueType.FAULTY, UNDEFINED)
+            message = f"`{nodes[0]}` has more than {_HEX_BITS} bits"
+            self._complain(start_of(nodes[0]), message, "write it in decimal")
+            return self.literal(nodes[0], ValueType.FAULTY, UNDEFINED)
         value = int(digits, 16)
         if value >= 1 << (_HEX_BITS - 1):
             value -= 1 << _HEX_BITS
-        return self._check.literal(nodes[0], ValueType.NUMBER, float(value))
+        return self.literal(nodes[0], ValueType.NUMBER, float(value))
 
     def string(self, nodes: Nodes) -> Expression:
         """Build a text."""
-        return self._check.literal(nodes[0], ValueType.TEXT, joined(unescape(nodes[0])))
-
-    def app_property(self, nodes: Nodes) -> Expression:
-        """Build a bare name."""
-        return self._check.app_property(nodes[0])
+        return self.literal(nodes[0], ValueType.TEXT, joined(unescape(nodes[0])))
 
     def dollar_property(self, nodes: Nodes) -> Expression:
         """Build `$name`."""
-        return self._check.dollar_property(nodes[0], span_of(nodes[0]), braced=False)
+        return self.dollar_name(nodes[0], span_of(nodes[0]), braced=False)
 
     def braced_property(self, nodes: Nodes) -> Expression:
         """Build `{$name}`."""
-        return self._check.dollar_property(nodes[1], _outer(nodes), braced=True)
+        return self.dollar_name(nodes[1], _outer(nodes), braced=True)
 
     def call(self, nodes: Nodes) -> Expression:
         """Build a function call."""
         arguments = [node for node in nodes if isinstance(node, Expression)]
-        return self._check.call(nodes[0], _outer(nodes), arguments)
+        return self.called(nodes[0], _outer(nodes), arguments)
 
     def nested(self, nodes: Nodes) -> Expression:
         """Return the inner expression; its span keeps the parentheses."""
         inner: Expression = nodes[1]
         return replace(inner, span=_outer(nodes))
-
-    def negative(self, nodes: Nodes) -> Expression:
-        """Build a unary minus."""
-        return self._check.negative(nodes[0], nodes[1])
-
-    def logical_not(self, nodes: Nodes) -> Expression:
-        """Build NOT."""
-        return self._check.logical_not(nodes[0], nodes[1])
-
-    def arithmetic(self, nodes: Nodes) -> Expression:
-        """Build `+ - * / %`."""
-        return self._check.arithmetic(nodes[1], nodes[0], nodes[2])
-
-    def concat(self, nodes: Nodes) -> Expression:
-        """Build `||`."""
-        return self._check.concat(nodes[1], nodes[0], nodes[2])
-
-    def comparison(self, nodes: Nodes) -> Expression:
-        """Build `= != <> < <= > >=`."""
-        return self._check.comparison(nodes[1], nodes[0], nodes[2])
-
-    def logic(self, nodes: Nodes) -> Expression:
-        """Build AND or OR."""
-        return self._check.logic(nodes[1], nodes[0], nodes[2])
-
-    def coalesce(self, nodes: Nodes) -> Expression:
-        """Build `??`."""
-        return self._check.coalesce(nodes[1], nodes[0], nodes[2])
 
 
 def _outer(nodes: Nodes) -> Span:

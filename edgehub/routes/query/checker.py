@@ -8,7 +8,9 @@ expression that came out without a fault can be evaluated on any message.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from lark import Token, Transformer_NonRecursive, v_args
 
 from edgehub.routes.hints import PartFault, near_miss
 from edgehub.routes.query.body_path import parse_body_path
@@ -33,8 +35,6 @@ from edgehub.routes.query.values import UNDEFINED, Value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lark import Token
-
     Complain = Callable[[int, str, str], None]
 
 _BODY_PREFIX: Final = "$body."
@@ -54,10 +54,12 @@ _AS_NUMBER_BODY_HINT: Final = "write as_number($body...)"
 _BODY_BOOL_HINT: Final = "write `$body... = true`, or put the body value on the left"
 
 
-class Checker:
+@v_args(inline=True)
+class Checker(Transformer_NonRecursive[Token, Any]):
     """Builds the expressions of one condition and reports type errors."""
 
     def __init__(self, complain: Complain, warn: Complain) -> None:
+        super().__init__()
         self._complain = complain
         self._warn = warn
 
@@ -72,7 +74,7 @@ class Checker:
             self._warn(start_of(token), f"`{name}` is read as one property name", _BLANKS_HINT)
         return AppProperty(span=span_of(token), type=ValueType.TEXT, name=name)
 
-    def dollar_property(self, token: Token, span: Span, *, braced: bool) -> Expression:
+    def dollar_name(self, token: Token, span: Span, *, braced: bool) -> Expression:
         """Build `$name`, `{$name}` or a body value."""
         name = str(token)
         brackets = "[" in name or "]" in name
@@ -93,7 +95,7 @@ class Checker:
             return _faulty(span)
         return BodyValue(span=span, type=ValueType.DYNAMIC, steps=steps, app_name=app_name)
 
-    def call(self, token: Token, span: Span, arguments: list[Expression]) -> Expression:
+    def called(self, token: Token, span: Span, arguments: list[Expression]) -> Expression:
         """Build a function call."""
         name = token.lower()
         if name not in FUNCTIONS:
@@ -122,7 +124,7 @@ class Checker:
             hint = f"did you mean `{close}`?" if close else f"there are {', '.join(FUNCTIONS)}"
         self._complain(start_of(token), f"unknown function `{token}`", hint)
 
-    def concat(self, operator: Token, left: Expression, right: Expression) -> Expression:
+    def concat(self, left: Expression, operator: Token, right: Expression) -> Expression:
         """Build `left || right`."""
         span = _around(left, right)
         fits = (ValueType.TEXT, ValueType.DYNAMIC)
@@ -152,7 +154,7 @@ class Checker:
             return _faulty(span)
         return Negation(span=span, type=ValueType.NUMBER, depth=_depth(operand), operand=operand)
 
-    def arithmetic(self, operator: Token, left: Expression, right: Expression) -> Expression:
+    def arithmetic(self, left: Expression, operator: Token, right: Expression) -> Expression:
         """Build `+ - * / %`."""
         span = _around(left, right)
         fits: tuple[ValueType, ...] = (ValueType.NUMBER,)
@@ -170,7 +172,7 @@ class Checker:
             right=right,
         )
 
-    def comparison(self, operator: Token, left: Expression, right: Expression) -> Expression:
+    def comparison(self, left: Expression, operator: Token, right: Expression) -> Expression:
         """Build `= != <> < <= > >=`."""
         span = _around(left, right)
         if not self._comparable(operator, left, right):
@@ -184,7 +186,7 @@ class Checker:
             right=right,
         )
 
-    def coalesce(self, operator: Token, left: Expression, right: Expression) -> Expression:
+    def coalesce(self, left: Expression, operator: Token, right: Expression) -> Expression:
         """Build `left ?? right`."""
         span = _around(left, right)
         if not self._comparable(operator, left, right):
@@ -200,7 +202,7 @@ class Checker:
             return _faulty(span)
         return Not(span=span, type=ValueType.BOOL, depth=_depth(operand), operand=operand)
 
-    def logic(self, operator: Token, left: Expression, right: Expression) -> Expression:
+    def logic(self, left: Expression, operator: Token, right: Expression) -> Expression:
         """Build AND or OR; a chain of the same operator becomes one expression."""
         span = _around(left, right)
         name = operator.upper()
