@@ -35,7 +35,6 @@ ANSWER_BYTES_MAX: Final = 2**20
 UNSENT_IN_KERNEL_MAX: Final = 16_384
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_NO_BODY: Final = {204, 304}
 _FIRST_FINAL: Final = 200
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 CF_LIST_BYTES: Final = 16
 CF_LIST_FREQUENCIES: Final = 5
-CF_LIST_MASKS: Final = 7
 MASK_CHANNELS: Final = 16
 WIDE_FIRST: Final = 64
 """First 500 kHz channel of the plans with 72 channels."""
