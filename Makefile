@@ -81,7 +81,7 @@ HASHED := $(LOCK) --generate-hashes --constraint constraints.txt pyproject.toml
 lock: | $(VENV)/.lock/bin/uv ## Write constraints.txt and the locks; ARGS="--upgrade" takes the newest versions
 	$(LOCK) --all-extras --group build $(ARGS) pyproject.toml -o constraints.txt
 	$(HASHED) --all-extras --group build -o requirements.lock
-	$(HASHED) --extra lora --extra lora-js --extra redis --extra web --extra zstd -o deploy/hub.lock
+	$(HASHED) --extra lora --extra lora-js --extra redis --extra zstd -o deploy/hub.lock
 	$(HASHED) --extra java --extra spark -o deploy/report.lock
 	$(LOCK) --generate-hashes --constraint constraints.txt --group build -o deploy/build.lock
 	$(LOCK) --generate-hashes --group azure $(ARGS) -o tests/azure.lock

@@ -1,6 +1,6 @@
 """The HTTP API of one hub: its sockets, its routers, built from the settings.
 
-Owns the sockets and when the packages of the `web` extra are imported: in a thread, once the heads
+Owns the sockets and when the modules of `web/` are imported: in a thread, once the heads
 listen, and not at all without a port. Invariant: the API answers until the hub has
 stopped, the drain included.
 """
@@ -165,16 +165,16 @@ class WebPart(Part):
         return {"web": document}
 
     def _build(self) -> WebServer:
-        """Import the packages and build the application; takes tenths of a second."""
+        """Import the modules and build the routes; takes tenths of a second."""
         from edgehub.web.access import Access  # noqa: PLC0415 - only where configured
-        from edgehub.web.app import build_app  # noqa: PLC0415 - likewise
+        from edgehub.web.app import build_routes  # noqa: PLC0415 - likewise
         from edgehub.web.gate import Gate  # noqa: PLC0415 - likewise
         from edgehub.web.operations import reading_requests  # noqa: PLC0415 - likewise
         from edgehub.web.server import WebServer  # noqa: PLC0415 - likewise
 
         web, operations = self._settings, list(self._operations.values())
         self._gate = Gate(
-            build_app(operations, status=self._status, unready=self._unready),
+            build_routes(operations, status=self._status, unready=self._unready),
             Access(self._tokens, web.host_names, reading_requests(operations)),
             self._clock,
             body_bytes_max=web.body_bytes_max,

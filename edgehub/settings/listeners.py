@@ -73,10 +73,6 @@ def _tls_faults(
 
 
 def _web_faults(web: WebSettings) -> Iterator[ConfigError]:
-    absent = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if absent:
-        reason = f"the HTTP API needs {' and '.join(absent)}, which this installation does not have"
-        yield ConfigError("web.port", reason, f"{extra_hint('web')}; or remove the port")
     if web.token_file is None and not _may_be_loopback(web.host):
         reason = (
             f"any client that reaches {web.host}:{web.port} could read the API: without tokens it"

@@ -1,4 +1,4 @@
 """The HTTP API and the live page: what operators and programs see of a hub, and may change.
 
-Imported only where the settings have `[web]` with a port: it needs FastAPI and uvicorn.
+Imported only where the settings have `[web]` with a port.
 """

@@ -1,43 +1,32 @@
-"""The HTTP API as one application: operations, probes, metrics, the page, one form of errors."""
+"""The routes of the HTTP API: operations, probes, metrics, the page."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.responses import Response
-from starlette.routing import Route
-
-from edgehub.errors import EdgeHubError
-from edgehub.operations.problem import ProblemError, problem_of
+from edgehub.operations.problem import ProblemError
 from edgehub.web import metrics
-from edgehub.web.answers import JsonResponse, problem_response
+from edgehub.web.answers import ApiAnswer, json_answer
 from edgehub.web.openapi import openapi_document
 from edgehub.web.operations import operation_routes
 from edgehub.web.page import page_route
+from edgehub.web.routes import ApiRoute, ApiRoutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from starlette.requests import Request
-
     from edgehub.operations.operation import Operation
-
-_DETAILS: Final = {
-    HTTPStatus.NOT_FOUND: "nothing has this path; /openapi.json lists what there is",
-    HTTPStatus.METHOD_NOT_ALLOWED: "this path has other methods; see the header Allow",
-}
+    from edgehub.web.request import ApiRequest
 
 
-def build_app(
+def build_routes(
     operations: Sequence[Operation],
     *,
     status: Callable[[], dict[str, Any]],
     unready: Callable[[], str],
-) -> Starlette:
-    """Build the application.
+) -> ApiRoutes:
+    """Build all routes.
 
     Args:
         operations: All of them.
@@ -46,50 +35,29 @@ def build_app(
     """
     described = openapi_document(operations)
 
-    async def openapi(_request: Request) -> Response:
-        return JsonResponse(described)
+    async def openapi(_request: ApiRequest) -> ApiAnswer:
+        return json_answer(described)
 
-    async def show_metrics(_request: Request) -> Response:
-        return Response(metrics.text(status()), media_type=metrics.MEDIA_TYPE)
+    async def show_metrics(_request: ApiRequest) -> ApiAnswer:
+        return ApiAnswer(metrics.text(status()).encode(), media_type=metrics.MEDIA_TYPE)
 
-    async def healthz(_request: Request) -> Response:
-        return JsonResponse({"status": "ok"})
+    async def healthz(_request: ApiRequest) -> ApiAnswer:
+        return json_answer({"status": "ok"})
 
-    async def readyz(_request: Request) -> Response:
+    async def readyz(_request: ApiRequest) -> ApiAnswer:
         if reason := unready():
             raise ProblemError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", reason, headers={"Retry-After": "5"}
             )
-        return JsonResponse({"status": "ready"})
+        return json_answer({"status": "ready"})
 
-    app = Starlette(
-        routes=[
+    return ApiRoutes(
+        [
             page_route(),
-            Route("/openapi.json", openapi),
-            Route("/metrics", show_metrics),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
+            ApiRoute("GET", "/openapi.json", openapi),
+            ApiRoute("GET", "/metrics", show_metrics),
+            ApiRoute("GET", "/healthz", healthz),
+            ApiRoute("GET", "/readyz", readyz),
             *operation_routes(operations),
-        ],
-        exception_handlers={EdgeHubError: _hub_error, HTTPException: _http_error},
+        ]
     )
-    # A path is what it is: no redirect that loses the token of a client on the way.
-    app.router.redirect_slashes = False
-    return app
-
-
-async def _hub_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, EdgeHubError), "it is registered for that"
-    problem = problem_of(error)
-    if problem is None:
-        raise error
-    return problem_response(problem)
-
-
-async def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "it is registered for that"
-    status = HTTPStatus(error.status_code)
-    problem = ProblemError(
-        status, status.name.lower(), _DETAILS.get(status, ""), headers=error.headers
-    )
-    return problem_response(problem)

@@ -14,19 +14,19 @@ from edgehub.errors import ManifestFault
 from edgehub.operations.problem import ProblemError
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from edgehub.web.request import ApiRequest
 
 AT_ONCE_BYTES: Final = 16_384
 """Longer bodies are read in a thread, so that messages go on."""
 
 
-async def json_body(request: Request) -> Any:
+async def json_body(request: ApiRequest) -> Any:
     """Return the value that a request brings.
 
     Raises:
         ProblemError: 415 for another kind of body, 400 if it is no JSON.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = request.fields.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise ProblemError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -34,15 +34,15 @@ async def json_body(request: Request) -> Any:
             "a body is JSON",
             hint='send "Content-Type: application/json"',
         )
-    body = await request.body()
+    body = request.body
     if len(body) > AT_ONCE_BYTES:
         return await asyncio.to_thread(_value, body)
     return _value(body)
 
 
-def _value(body: bytes) -> Any:
+def _value(body: bytearray) -> Any:
     try:
-        value = json.loads(body, object_pairs_hook=_members, parse_constant=_refuse_constant)
+        value = _DECODER.decode(body.decode("utf-8-sig"))
         _refuse_lone_surrogate(body, value)
     except json.JSONDecodeError as error:
         raise _no_json(
@@ -61,7 +61,7 @@ def _value(body: bytes) -> Any:
     return value
 
 
-def _refuse_lone_surrogate(body: bytes, value: object) -> None:
+def _refuse_lone_surrogate(body: bytearray, value: object) -> None:
     r"""Refuse a lone `\ud800` to `\udfff`: no file, no topic and no answer can hold it."""
     if rb"\ud" not in body.lower():
         return
@@ -88,3 +88,6 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_refuse_constant)

@@ -7,27 +7,28 @@ fails is logged and answered with 500, and affects no other request.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from email.utils import formatdate
 from http import HTTPStatus
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote
 
+import httptools
 import structlog
 
+from edgehub.errors import EdgeHubError
+from edgehub.http1.date import DateHeader
 from edgehub.http1.rules import find_fault
-from edgehub.operations.problem import ProblemError
+from edgehub.operations.problem import ProblemError, problem_of
 from edgehub.telemetry.log_limit import LogLimit
-from edgehub.web.answers import problem_response
+from edgehub.web.answers import ApiAnswer, problem_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from collections.abc import Callable
 
     from edgehub.clock import Clock
     from edgehub.web.access import Access
+    from edgehub.web.request import ApiRequest
+    from edgehub.web.routes import ApiRoutes, Handler
 
 ANSWER_TIMEOUT_S: Final = 60.0
 """Longest time for a handler; those that wait for something have a shorter one of their own."""
@@ -35,190 +36,134 @@ ANSWER_TIMEOUT_S: Final = 60.0
 PARAMETERS_MAX: Final = 32
 """Parameters of one request; no path has more than a few."""
 
-_REFUSED: Final = 400
-_HEADERS: Final = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
+PASSED_OVER_MAX: Final = 65_536
+"""A refused body up to this size is read, so that the connection can stay open."""
 
 log = structlog.get_logger(__name__)
 
 
-class _GoneError(Exception):
-    """The client closed the connection before its request was whole."""
-
-
 class Gate:
-    """An ASGI application around another one, which every request passes.
+    """What stands between connections and handlers.
 
     Args:
-        app: The handlers.
-        access: Says who asks, and refuses.
-        clock: For the date.
-        body_bytes_max: Largest body.
-        ending: Says whether the hub comes to its end, and nothing may be changed any more.
+        routes: The handlers.
+        access: Who may do what.
+        clock: For the date, and the rate of log lines.
+        body_bytes_max: Longest body.
+        ending: Returns whether the hub comes to its end, and nothing may be changed any more.
+
+    Attributes:
+        answers: Number of answers by status.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
+        routes: ApiRoutes,
         access: Access,
         clock: Clock,
         *,
         body_bytes_max: int,
         ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._app = app
+        self._routes = routes
         self._access = access
-        self._clock = clock
         self._body_bytes_max = body_bytes_max
         self._ending = ending
+        self._date = DateHeader(clock)
         self._log = LogLimit(clock)
         self.answers: Counter[int] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        assert scope["type"] == "http", "the server speaks nothing else"
-        answer = _Answer(self, send)
+    def check_head(self, request: ApiRequest, *, from_here: bool) -> None:
+        """Check a request whose headers are complete, and refuse it if they are reason enough.
+
+        Args:
+            request: The request.
+            from_here: It came in over loopback.
+        """
         try:
-            await self._serve(scope, receive, answer)
-        except _GoneError:
-            return
+            self._read_head(request)
+            method, path = request.verb, request.path
+            access = self._access
+            request.principal = access.check(method, path, request.fields, from_here=from_here)
+            request.changes = access.changes(method, path)
+            if request.length is not None and request.length > self._body_bytes_max:
+                raise _too_large(self._body_bytes_max)
         except ProblemError as problem:
-            await answer.give(problem)
+            request.refuse(problem)
+            request.refuse_now = request.length is None or request.length > PASSED_OVER_MAX
+
+    def check_piece(self, request: ApiRequest, size: int) -> None:
+        """Check the next piece of a body, and refuse the request if it is too long."""
+        if request.size + size > self._body_bytes_max:
+            request.refuse(_too_large(self._body_bytes_max))
+            request.refuse_now = True
+
+    async def answer(self, request: ApiRequest) -> ApiAnswer:
+        """Return the answer to a request that is whole."""
+        try:
+            answer = await self._handler(request)(request)
         except Exception as error:  # noqa: BLE001 - see below
             # A supervision point: a fault of one handler is that request's alone.
-            self._log.error(
-                "web.request_failed",
-                method=scope["method"],
-                path=scope["path"][:200],
-                exc_info=error,
-            )
-            await answer.give(_failed())
-
-    async def _serve(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        fault = find_fault(
-            scope["http_version"], _values(scope, b"host"), _values(scope, b"transfer-encoding")
-        )
-        if fault is not None:
-            raise ProblemError(fault.status, fault.status.name.lower(), fault.detail)
-        if scope["query_string"].count(b"&") >= PARAMETERS_MAX:
-            # The framework compares each of them with all others.
-            raise ProblemError(
-                HTTPStatus.BAD_REQUEST,
-                "bad_request",
-                f"a request has at most {PARAMETERS_MAX} parameters",
-            )
-        method, path = scope["method"], scope["path"]
-        here = _over_loopback(scope.get("server"))
-        principal = self._access.check(method, path, headers, from_here=here)
-        changes = self._access.changes(method, path)
-        if changes and self._ending():
-            raise _too_late()
-        body = await self._body(headers, receive)
-        if method == "HEAD":
-            # The server keeps the body of the answer back.
-            method = "GET"
-        inner: dict[str, Any] = {
-            **scope,
-            "method": method,
-            "state": {**scope.get("state", {}), "principal": principal},
-        }
-        given = False
-
-        async def receive_whole() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._app(inner, receive_whole, answer.send)
-        except TimeoutError:
-            self._log.warning("web.request_timed_out", method=method, path=path[:200])
-            raise _too_slow() from None
-        if changes and answer.status < _REFUSED:
+            problem = problem_of(error) if isinstance(error, EdgeHubError) else None
+            if problem is None:
+                self._log.error(
+                    "web.request_failed",
+                    method=request.verb,
+                    path=request.path[:200],
+                    exc_info=error,
+                )
+                problem = _failed()
+            return problem_answer(problem)
+        if request.changes:
             log.info(
                 "web.change_made",
-                token=principal.name,
-                method=method,
-                path=path[:200],
-                status=answer.status,
+                token=request.principal.name,
+                method=request.verb,
+                path=request.path[:200],
+                status=answer.status.value,
             )
+        return answer
 
-    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        limit = self._body_bytes_max
-        length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > limit:
-            raise _too_large(limit)
-        if length == "0" and "transfer-encoding" not in headers:
-            return b""
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _GoneError
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+    def _handler(self, request: ApiRequest) -> Handler:
+        if request.problem is not None:
+            raise request.problem
+        if request.changes and self._ending():
+            raise _too_late()
+        return self._routes.find(request)
 
-    def head(self, status: int) -> list[tuple[bytes, bytes]]:
-        """Count an answer, and give the headers that every one has."""
-        self.answers[status] += 1
-        date = formatdate(self._clock.wall_ms() / 1000, usegmt=True)
-        return [(b"date", date.encode()), *_HEADERS]
+    def too_slow(self, request: ApiRequest) -> ApiAnswer:
+        """Return the answer to a request that its handler did not answer in time."""
+        self._log.warning("web.request_timed_out", method=request.verb, path=request.path[:200])
+        return problem_answer(_too_slow())
 
+    def written(self, answer: ApiAnswer, *, has_body: bool = True, is_last: bool) -> bytes:
+        """Count an answer, and return it as it is sent."""
+        self.answers[answer.status.value] += 1
+        return answer.written(self._date.line(), has_body=has_body, is_last=is_last)
 
-class _Answer:
-    """The answer to one request."""
-
-    def __init__(self, gate: Gate, send: Send) -> None:
-        self._gate = gate
-        self._send = send
-        self.status = 0
-
-    async def send(self, message: Message) -> None:
-        """Pass on what a handler sends."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = [*message.get("headers", []), *self._gate.head(self.status)]
-            if not any(name == b"cache-control" for name, _ in headers):
-                headers.append((b"cache-control", b"no-store"))
-            message = {**message, "headers": headers}
-        await self._send(message)
-
-    async def give(self, problem: ProblemError) -> None:
-        """Refuse, unless an answer has begun."""
-        if self.status:
-            return
-        response = problem_response(problem)
-        start = {
-            "type": "http.response.start",
-            "status": response.status_code,
-            "headers": response.raw_headers,
+    def _read_head(self, request: ApiRequest) -> None:
+        request.verb = request.method.decode("ascii")
+        request.fields = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in request.headers
         }
-        await self.send(start)
-        await self.send({"type": "http.response.body", "body": bytes(response.body)})
+        fault = find_fault(request.version, request.hosts, request.transfer_encodings)
+        if fault is not None:
+            raise ProblemError(fault.status, fault.status.name.lower(), fault.detail)
+        try:
+            url = httptools.parse_url(request.url)
+            path = (url.path or b"/").decode("ascii")
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            raise _bad_request("the target of the request is no path of ASCII characters") from None
+        request.path = unquote(path) if "%" in path else path
+        if url.query:
+            if url.query.count(b"&") >= PARAMETERS_MAX:
+                raise _bad_request(f"a request has at most {PARAMETERS_MAX} parameters")
+            request.query = parse_qsl(url.query.decode("latin-1"), keep_blank_values=True)
 
 
-def _values(scope: Scope, header: bytes) -> list[bytes]:
-    return [value for name, value in scope["headers"] if name == header]
-
-
-def _over_loopback(server: Sequence[Any] | None) -> bool:
-    """Return whether a connection came to an address that this machine alone reaches."""
-    return server is not None and ip_address(server[0].partition("%")[0]).is_loopback
+def _bad_request(detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
 
 
 def _too_large(limit: int) -> ProblemError:

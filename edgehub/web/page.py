@@ -11,24 +11,26 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from starlette.responses import Response
-from starlette.routing import Route
+from edgehub.web.answers import ApiAnswer
+from edgehub.web.routes import ApiRoute
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from edgehub.web.request import ApiRequest
 
 _PARTS = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
-def page_route() -> Route:
+def page_route() -> ApiRoute:
     """Return the route."""
     text = resources.files("edgehub.web").joinpath("page.html").read_text("utf-8")
     headers = {"Content-Security-Policy": _policy(text), "X-Frame-Options": "DENY"}
 
-    async def page(_request: Request) -> Response:
-        return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+    answer = ApiAnswer(text.encode(), media_type="text/html; charset=utf-8", headers=headers)
 
-    return Route("/", page)
+    async def page(_request: ApiRequest) -> ApiAnswer:
+        return answer
+
+    return ApiRoute("GET", "/", page)
 
 
 def _policy(text: str) -> str:

@@ -1,40 +1,37 @@
-"""Connections of the HTTP API: uvicorn's protocol in the hub's loop, with an end for everything.
+"""The server of the HTTP API, in the hub's loop, with an end for everything.
 
-Owns the listening sockets, the connections and their one timer. uvicorn parses and speaks HTTP; its
-own server is not used, since it takes the process's signals and wakes ten times a second. What it
-has no bound for is bounded here: connections, headers, the time of a request and of reading an
-answer. Invariant: every task belongs to the group of `run`.
+Owns the connections with their transports, the requests that are being answered, and one timer for
+all. Invariants: every task belongs to the group of `run`; one request of a connection at a time is
+answered; nothing is read of a socket while earlier bytes wait to be parsed; every phase of a
+connection has an end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+from enum import Enum, auto
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, cast
 
-from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
-
-from edgehub.clock import Clock, Timer, TimerHandle
-from edgehub.http1.rules import allow_versions
+from edgehub.clock import Clock, Timer
+from edgehub.http1.parser import RequestParser
+from edgehub.http1.refusal import RequestError
 from edgehub.http1.unparsed import Unparsed
-from edgehub.operations.encoding import encoded
 from edgehub.operations.problem import ProblemError
-from edgehub.telemetry.log_limit import LogLimit
-from edgehub.web.answers import PROBLEM_TYPE
+from edgehub.web.answers import problem_answer
+from edgehub.web.gate import ANSWER_TIMEOUT_S
+from edgehub.web.request import ApiRequest
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine
-
-    from starlette.types import ASGIApp
+    from collections.abc import Coroutine
 
     from edgehub.heads.binding import ListeningPort
     from edgehub.settings import WebSettings
+    from edgehub.web.answers import ApiAnswer
+    from edgehub.web.gate import Gate
 
 SWEEP_S: Final = 1.0
 """How exact the times of connections are; one timer serves them all, while there are any."""
@@ -42,51 +39,33 @@ SWEEP_S: Final = 1.0
 HEADER_BYTES_MAX: Final = 16_384
 """Request line and headers."""
 
-IDLE_TIMEOUT_S: Final = 30
+IDLE_TIMEOUT_S: Final = 30.0
 """Between two requests of a connection."""
 
 LINGER_S: Final = 2.0
 """So long a refused client may go on sending, or it would lose the answer to a reset."""
+
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CODES: Final = {HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "headers_too_large"}
 
 
 class WebServer:
     """The connections of the HTTP API.
 
     Args:
-        app: What answers requests.
+        gate: What answers requests.
         settings: Limits and times.
         clock: For all timers.
     """
 
-    def __init__(self, app: ASGIApp, settings: WebSettings, clock: Clock) -> None:
+    def __init__(self, gate: Gate, settings: WebSettings, clock: Clock) -> None:
+        self.gate = gate
         self.settings = settings
         self.clock = clock
+        self.connections: set[Connection] = set()
         self.accepted_total = 0
-        # One for each server, which has the clock.
-        self.logger = logging.Logger(__name__)  # noqa: LOG001 - see above
-        self.logger.addHandler(_Forward(LogLimit(clock)))
-        self.state = ServerState()
-        self.config = Config(
-            app=app,
-            interface="asgi3",
-            http=Connection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=IDLE_TIMEOUT_S,
-        )
-        self.config.load()
         self._timer = Timer(clock, self._sweep)
-        self.tasks: asyncio.TaskGroup | None = None
-
-    @property
-    def connections(self) -> set[Connection]:
-        """Return the open connections."""
-        return cast("set[Connection]", self.state.connections)
+        self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self, port: ListeningPort, tls: ssl.SSLContext | None) -> None:
         """Accept and serve until cancelled; what is unanswered then is cut off.
@@ -96,75 +75,97 @@ class WebServer:
             tls: Certificate, None = plain HTTP.
         """
         async with asyncio.TaskGroup() as tasks:
-            self.tasks = tasks
+            self._tasks = tasks
             try:
                 await port.accept(lambda: Connection(self), tls)
                 await asyncio.Event().wait()
             finally:
                 port.close()
                 for connection in list(self.connections):
-                    connection.shutdown()
-                for request in list(self.state.tasks):
-                    request.cancel()
+                    connection.close()
                 self._timer.cancel()
 
-    def watch(self) -> None:
-        """Check the connections, as long as there are any."""
+    def add(self, connection: Connection) -> None:
+        """Record a new connection, and check it from time to time."""
+        self.accepted_total += 1
+        self.connections.add(connection)
         self._timer.start(SWEEP_S)
+
+    def spawn(self, request: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Answer a request."""
+        assert self._tasks is not None, "connections exist only while the server runs"
+        return self._tasks.create_task(request, name="web[request]")
 
     def _sweep(self) -> None:
         now = self.clock.monotonic()
         for connection in list(self.connections):
             connection.check(now)
         if self.connections:
-            self.watch()
+            self._timer.start(SWEEP_S)
 
 
-class _Loop:
-    """The loop as uvicorn's protocol sees it: tasks belong to the server's group."""
+class Phase(Enum):
+    """What the connection waits for."""
 
-    __slots__ = ("_server",)
+    IDLE = auto()  # the next request
+    READING = auto()  # the end of a request
+    ANSWERING = auto()  # the handler
+    WRITING = auto()  # the client to read an answer
+    ENDING = auto()  # the client to read the last answer, or to stop sending
+
+
+class Connection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        server: The server that has accepted it.
+    """
+
+    __slots__ = (
+        "_answering",
+        "_current",
+        "_due",
+        "_fault",
+        "_from_here",
+        "_is_paused",
+        "_is_stalled",
+        "_parser",
+        "_phase",
+        "_saw_end",
+        "_server",
+        "_transport",
+        "_unparsed",
+    )
 
     def __init__(self, server: WebServer) -> None:
         self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._parser = RequestParser(
+            ApiRequest,
+            header_bytes_max=HEADER_BYTES_MAX,
+            on_head=self._check_head,
+            on_piece=server.gate.check_piece,
+        )
+        self._unparsed = Unparsed()
+        self._current: ApiRequest | None = None
+        self._answering: asyncio.Task[None] | None = None
+        self._fault: ProblemError | None = None
+        """Of bytes that are no request, behind the requests that are not answered yet."""
+        self._from_here = False
+        self._is_paused = False
+        self._is_stalled = False
+        """The client does not read what is written."""
+        self._saw_end = False
+        self._wait(Phase.IDLE, server.settings.request_timeout_s)
 
-    def create_task(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        assert self._server.tasks is not None, "connections exist only while the server runs"
-        return self._server.tasks.create_task(request, name="web[request]")
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TimerHandle:
-        return self._server.clock.call_later(delay_s, callback)
-
-
-class Connection(HttpToolsProtocol):
-    """One connection: uvicorn's, with bounds."""
-
-    def __init__(self, server: WebServer) -> None:
-        loop = cast("asyncio.AbstractEventLoop", _Loop(server))
-        super().__init__(server.config, server.state, {}, _loop=loop)
-        self.logger = server.logger
-        self._web = server
-        allow_versions(self.parser)
-        self.unparsed = Unparsed()
-        self._unanswered = 0
-        # Of the request that is being read: it has a cycle, which its answer belongs to.
-        self._has_cycle = False
-        self._last = False
-        self._head_bytes = 0
-        self._refusal: ProblemError | None = None
-        self._refused = False
-        self._whole = True
-        self._due: float | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """A client has connected."""
-        super().connection_made(transport)
-        self.flow = _Flow(transport, self)
-        web = self._web
-        web.accepted_total += 1
-        web.watch()
-        self._wait(web.settings.request_timeout_s)
-        if len(web.connections) > web.settings.connections_max:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, and refuse it if there are too many."""
+        self._transport = cast("asyncio.Transport", transport)
+        address = transport.get_extra_info("sockname")[0]
+        self._from_here = ip_address(address.partition("%")[0]).is_loopback
+        server = self._server
+        server.add(self)
+        if len(server.connections) > server.settings.connections_max:
             self._refuse(
                 ProblemError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
@@ -174,181 +175,169 @@ class Connection(HttpToolsProtocol):
                 )
             )
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection; a handler in progress goes on to its end."""
+        del exc
+        self._transport = None
+        self._current = None
+        self._server.connections.discard(self)
+
     def data_received(self, data: bytes) -> None:
         """Take what the client sends."""
-        if not self._refused and self._refusal is None:
-            self.unparsed.add(data)
-            self._read()
-
-    def _read(self) -> None:
-        """Parse what has come, up to the first request that is whole and not answered."""
-        while self.unparsed and not (self._whole and self._unanswered):
-            if self._refusal is not None or self._last or self.transport.is_closing():
-                self.unparsed.clear()
-                break
-            super().data_received(self.unparsed.take())
-        if self.unparsed:
-            self.flow.pause_reading()
+        if self._phase is Phase.ENDING or self._fault is not None:
             return
-        # While a handler has enough of a body to read, that goes on when it has read it.
-        busy = self._unanswered and len(self.cycle.body) > HIGH_WATER_LIMIT
-        if not (self.pipeline or busy):
-            self.flow.resume_reading()
+        self._unparsed.add(data)
+        self._go_on()
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        super().on_message_begin()
-        self._head_bytes = 0
-        self._whole = self._has_cycle = False
-        self._wait(self._web.settings.request_timeout_s)
-
-    def on_url(self, url: bytes) -> None:
-        """Take a piece of its target."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
-        self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Begin to serve the request, or let it wait for those before it."""
-        super().on_headers_complete()
-        self._has_cycle = True
-        self._unanswered += 1
-        if self.parser.should_upgrade():
-            # The parser reads no further; the request is answered as if it had not asked.
-            self._last = True
-            self.cycle.keep_alive = False
-
-    def on_message_complete(self) -> None:
-        """The request is whole; from here on the handler has its own time."""
-        super().on_message_complete()
-        self._whole = True
-        self._due = None
-
-    def on_response_complete(self) -> None:
-        """Serve the next request, or refuse what is wrong behind the last one."""
-        self._unanswered -= 1
-        super().on_response_complete()
-        if self.transport.is_closing():
-            return
-        if self._refusal is None:
-            self._read()
-        elif not self._unanswered and not self._refused:
-            self._refuse(self._refusal)
+    def eof_received(self) -> bool:
+        """ApiAnswer what has come, then close; TLS closes by itself."""
+        if self._phase is Phase.ENDING or self._transport is None:
+            return False
+        self._saw_end = True
+        self._go_on()
+        return self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
-        """The client does not read its answer fast enough."""
-        super().pause_writing()
-        self._wait(self._web.settings.request_timeout_s)
+        """ApiAnswer no further request until the client has read the last answer."""
+        self._is_stalled = True
 
     def resume_writing(self) -> None:
-        """Record that the client reads again."""
-        super().resume_writing()
-        if self._whole:
-            self._due = None
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or has too long headers, once all before it is answered."""
-        del msg
-        detail = "this is no valid HTTP/1.1 request"
-        self._end(self._refusal or ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail))
+        """Go on with the next request."""
+        self._is_stalled = False
+        if self._phase is Phase.WRITING:
+            self._wait(Phase.IDLE, IDLE_TIMEOUT_S)
+            self._go_on()
 
     def check(self, now: float) -> None:
-        """End what takes too long."""
-        if self._due is None or now < self._due or self.transport is None:
+        """End a phase that takes too long; called about once a second."""
+        transport, request = self._transport, self._current
+        if now < self._due or transport is None:
             return
-        unread = self.flow.write_paused
-        # uvicorn has no request in hand before the first one, whatever it declares.
-        begun = bool(self.cycle) and self.cycle.response_started
-        if self._refused or self._whole or unread or begun:
-            # No request, or no client that reads.
-            self.transport.abort()
-            return
-        self._end(
-            ProblemError(
-                HTTPStatus.REQUEST_TIMEOUT,
-                "too_slow",
-                f"the request took more than {self._web.settings.request_timeout_s:g} s",
+        if self._phase is Phase.READING:
+            limit_s = self._server.settings.request_timeout_s
+            self._refuse(
+                ProblemError(
+                    HTTPStatus.REQUEST_TIMEOUT,
+                    "too_slow",
+                    f"the request took more than {limit_s:g} s",
+                )
             )
-        )
+        elif request is not None and self._answering is not None:
+            self._answering.cancel()
+            self._answer(request, self._server.gate.too_slow(request))
+        elif self._phase is Phase.IDLE:
+            self._end()
+        else:
+            transport.abort()
 
-    def _wait(self, seconds: float) -> None:
-        self._due = self._web.clock.monotonic() + seconds
+    def close(self) -> None:
+        """Close after what was written."""
+        if self._transport is not None:
+            self._transport.close()
 
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEADER_BYTES_MAX:
-            self._refusal = ProblemError(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-                "headers_too_large",
-                f"request line and headers have at most {HEADER_BYTES_MAX} bytes",
-            )
-            # Ends the parser, whose error comes back as `send_400_response`.
-            raise ValueError(self._refusal.detail)
+    def _check_head(self, request: ApiRequest) -> None:
+        self._server.gate.check_head(request, from_here=self._from_here)
 
-    def _end(self, problem: ProblemError) -> None:
-        """Refuse the request that is being read, behind the answers to those before it."""
-        self._refusal = problem
-        if not self._whole and self._has_cycle:
-            if self.cycle.response_complete:
-                self.transport.close()
-                return
-            if self.cycle.response_started:
-                self.cycle.keep_alive = False
-                return
-            # No handler answers it.
-            if self.pipeline and self.pipeline[0][0] is self.cycle:
-                self.pipeline.popleft()
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            self._has_cycle = False
-            self._unanswered -= 1
-        if not self._unanswered:
-            self._refuse(problem)
+    def _go_on(self) -> None:
+        """ApiAnswer the next request, and parse up to it."""
+        ready, unparsed = self._parser.ready, self._unparsed
+        while not ready and unparsed and self._is_free:
+            try:
+                self._parser.feed(unparsed.take())
+            except RequestError as error:
+                unparsed.clear()
+                code = _CODES.get(error.status, error.status.name.lower())
+                self._fault = ProblemError(error.status, code, error.detail)
+        if ready and self._is_free:
+            self._begin(ready.popleft())
+        elif self._is_free:
+            self._look_at_rest()
+        self._read_on(not unparsed and not ready)
+
+    @property
+    def _is_free(self) -> bool:
+        """Whether the next request may be answered."""
+        return self._current is None and not self._is_stalled and self._phase is not Phase.ENDING
+
+    def _begin(self, request: ApiRequest) -> None:
+        self._current = request
+        self._wait(Phase.ANSWERING, ANSWER_TIMEOUT_S)
+        self._answering = self._server.spawn(self._serve(request))
+
+    async def _serve(self, request: ApiRequest) -> None:
+        answer = await self._server.gate.answer(request)
+        if self._current is request:
+            self._answer(request, answer)
+
+    def _answer(self, request: ApiRequest, answer: ApiAnswer) -> None:
+        """Write an answer, and go on behind it."""
+        assert self._transport is not None, "a request is forgotten with its connection"
+        self._current = self._answering = None
+        is_last = request.is_old or not request.keep_alive
+        has_body = request.verb != "HEAD"
+        self._transport.write(self._server.gate.written(answer, has_body=has_body, is_last=is_last))
+        if is_last:
+            self._end()
+        elif self._is_stalled:
+            self._wait(Phase.WRITING, self._server.settings.request_timeout_s)
+            self._read_on(False)
+        else:
+            self._wait(Phase.IDLE, IDLE_TIMEOUT_S)
+            if self._unparsed or self._parser.ready or self._parser.reading or self._saw_end:
+                # Not from inside the task of a request, whose fault would be everybody's.
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _look_at_rest(self) -> None:
+        """Handle what is no whole request, once all before it is answered."""
+        request = self._parser.reading
+        if self._fault is not None:
+            self._refuse(self._fault)
+        elif request is None:
+            if self._saw_end:
+                self._end()
+        elif request.problem is not None and (request.refuse_now or request.expects_continue):
+            self._refuse(request.problem)
+        elif self._saw_end:
+            self._end()
+        else:
+            if self._phase is not Phase.READING:
+                self._wait(Phase.READING, self._server.settings.request_timeout_s)
+            if request.has_head and request.expects_continue:
+                request.expects_continue = False
+                assert self._transport is not None
+                self._transport.write(_CONTINUE)
 
     def _refuse(self, problem: ProblemError) -> None:
-        """Answer without a handler; what still comes is passed over until the client is done."""
-        self._refused = True
-        body = encoded(problem.document())
-        lines = [
-            f"HTTP/1.1 {problem.status.value} {problem.status.phrase}",
-            f"content-type: {PROBLEM_TYPE}",
-            f"content-length: {len(body)}",
-            "connection: close",
-            *(f"{name.lower()}: {value}" for name, value in problem.headers.items()),
-        ]
-        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        if self.transport.can_write_eof():
+        """Refuse what is not whole; what still comes is passed over until the client is done."""
+        assert self._transport is not None
+        written = self._server.gate.written(problem_answer(problem), is_last=True)
+        self._transport.write(written)
+        self._end_with(LINGER_S)
+        if self._transport.can_write_eof():
             with contextlib.suppress(OSError):
-                self.transport.write_eof()
-        self._wait(LINGER_S)
+                self._transport.write_eof()
+        self._read_on(True)
 
+    def _end(self) -> None:
+        """Close once the client has read what was written."""
+        self._end_with(self._server.settings.request_timeout_s)
+        self.close()
 
-class _Flow(FlowControl):
-    """Reads no more from a client while what it has sent is not parsed."""
+    def _end_with(self, seconds: float) -> None:
+        self._current = None
+        self._unparsed.clear()
+        self._parser.ready.clear()
+        self._wait(Phase.ENDING, seconds)
 
-    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
-        super().__init__(transport)
-        self._connection = connection
+    def _wait(self, phase: Phase, seconds: float) -> None:
+        self._phase = phase
+        self._due = self._server.clock.monotonic() + seconds
 
-    def resume_reading(self) -> None:
-        """Read on, unless something is held."""
-        if not self._connection.unparsed:
-            super().resume_reading()
-
-
-class _Forward(logging.Handler):
-    """Passes on what uvicorn finds wrong with an answer; the rest are problems."""
-
-    def __init__(self, log: LogLimit) -> None:
-        super().__init__(logging.ERROR)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Log one record."""
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, asyncio.CancelledError):
-            self._log.error("web.answer_failed", reason=record.getMessage(), error=repr(error))
+    def _read_on(self, reads: bool) -> None:
+        if self._transport is None or self._transport.is_closing() or reads is not self._is_paused:
+            return
+        self._is_paused = not reads
+        if reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()

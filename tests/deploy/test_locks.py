@@ -21,7 +21,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 HOLDS = {
     "requirements.lock": (*EXTRAS, "build"),
-    "deploy/hub.lock": ("lora", "lora-js", "redis", "web", "zstd"),
+    "deploy/hub.lock": ("lora", "lora-js", "redis", "zstd"),
     "deploy/report.lock": ("java", "spark"),
 }
 

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
-from starlette.requests import Request
 
 from edgehub.devices.identities import Identities
 from edgehub.devices.identity_file import Identity
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import EdgeHubError
 from edgehub.heads.http.forms import batch_messages, parse_target
-from edgehub.heads.http.parser import RequestParser
 from edgehub.heads.http.sign_in import parse_basic
 from edgehub.heads.mqtt.batch import RecordError, message_of
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
 from edgehub.heads.mqtt.local.options import BRANCHES_MAX
+from edgehub.http1.parser import Request, RequestParser
 from edgehub.message import Message
 from edgehub.mqtt.batch import RECORDS_MAX, build_batch, read_batch
 from edgehub.mqtt.message_properties import read_message_properties
@@ -43,6 +42,7 @@ from edgehub.routes.query.codegen import compile_predicates
 from edgehub.routes.query.parser import parse_condition
 from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.web.body import json_body
+from edgehub.web.request import ApiRequest
 from edgehub.web.revisions import parse_if_match
 from tests.support.entities import MapperBench
 
@@ -80,13 +80,9 @@ def an_object(size: int, value: str = "1", first: str = "") -> str:
 
 def web_body(document: str) -> Work:
     """The body of a request of the HTTP API; a long one is read beside the loop."""
-    scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
-    body = document.encode()
-
-    async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return lambda: asyncio.run(json_body(Request(scope, receive)))
+    fields = {"content-type": "application/json"}
+    request = ApiRequest(fields=fields, body=bytearray(document.encode()))
+    return lambda: asyncio.run(json_body(request))
 
 
 def a_route(condition: str) -> Work:
@@ -134,7 +130,7 @@ def read_requests(data: bytes) -> Work:
 
     def read() -> None:
         parser = RequestParser(
-            header_bytes_max=16 * K, on_head=lambda _: None, on_piece=lambda _, __: None
+            Request, header_bytes_max=16 * K, on_head=lambda _: None, on_piece=lambda _, __: None
         )
         for at in range(0, len(data), 2 * K):
             parser.feed(data[at : at + 2 * K])

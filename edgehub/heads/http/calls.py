@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from edgehub.heads.http.problem import RequestError, shown
+from edgehub.heads.http.problem import shown
+from edgehub.http1.refusal import RequestError
 from edgehub.methods.methods import MethodCall, MethodError
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from edgehub.heads.http.forms import (
     read_target,
     single_message,
 )
-from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, unavailable
+from edgehub.heads.http.problem import BUSY_RETRY_S, unavailable
+from edgehub.http1.refusal import RequestError
 from edgehub.http1.rules import find_fault
 from edgehub.mqtt.property_bag import PATH_PROPERTY
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from edgehub.heads.http.context import HttpContext
-    from edgehub.heads.http.parser import Request
+    from edgehub.heads.http.request import MessageRequest
     from edgehub.message import Message
 
 PASSED_OVER_MAX: Final = 65_536
@@ -33,7 +34,7 @@ PASSED_OVER_MAX: Final = 65_536
 _ALLOW: Final = (("Allow", "POST"),)
 
 
-def check_head(context: HttpContext, request: Request) -> None:
+def check_head(context: HttpContext, request: MessageRequest) -> None:
     """Check a request whose headers are complete, and refuse it if they are reason enough."""
     request.body_began = context.clock.monotonic()
     try:
@@ -44,7 +45,7 @@ def check_head(context: HttpContext, request: Request) -> None:
         request.refuse_now = length is None or length > PASSED_OVER_MAX
 
 
-def check_piece(context: HttpContext, request: Request, size: int) -> None:
+def check_piece(context: HttpContext, request: MessageRequest, size: int) -> None:
     """Count the next piece of a body, or refuse the request."""
     limit = _body_bytes_max(context, request)
     if request.size + size > limit:
@@ -60,7 +61,9 @@ def check_piece(context: HttpContext, request: Request, size: int) -> None:
     request.refuse_now = True
 
 
-def messages_of(context: HttpContext, request: Request, *, may_be_hub: bool) -> Iterator[Message]:
+def messages_of(
+    context: HttpContext, request: MessageRequest, *, may_be_hub: bool
+) -> Iterator[Message]:
     """Build the messages of a whole request one by one.
 
     Args:
@@ -85,7 +88,7 @@ def _marked(messages: Iterator[Message], path: str) -> Iterator[Message]:
         yield message
 
 
-def _messages(context: HttpContext, request: Request) -> Iterator[Message]:
+def _messages(context: HttpContext, request: MessageRequest) -> Iterator[Message]:
     assert request.target is not None
     body = bytes(request.body)
     bytes_max = context.settings.message_bytes_max
@@ -96,7 +99,7 @@ def _messages(context: HttpContext, request: Request) -> Iterator[Message]:
     return iter((message,))
 
 
-def _read_head(context: HttpContext, request: Request) -> None:
+def _read_head(context: HttpContext, request: MessageRequest) -> None:
     fault = find_fault(request.version, request.hosts, request.transfer_encodings)
     if fault is not None:
         raise RequestError(*fault)
@@ -113,7 +116,7 @@ def _read_head(context: HttpContext, request: Request) -> None:
         raise _body_too_large(limit)
 
 
-def _body_bytes_max(context: HttpContext, request: Request) -> int:
+def _body_bytes_max(context: HttpContext, request: MessageRequest) -> int:
     settings = context.settings
     return settings.batch_bytes_max if request.is_batch else settings.message_bytes_max
 

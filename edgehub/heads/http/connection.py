@@ -25,10 +25,12 @@ from edgehub.heads.http.limits import (
     IDLE_TIMEOUT_S,
     LINGER_S,
 )
-from edgehub.heads.http.parser import Request, RequestParser
-from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, not_stored, unavailable
+from edgehub.heads.http.problem import BUSY_RETRY_S, not_stored, unavailable
+from edgehub.heads.http.request import MessageRequest
 from edgehub.heads.http.sign_in import certified, check_anonymous, may_be_right, sign_in
 from edgehub.heads.http.submission import Submission
+from edgehub.http1.parser import RequestParser
+from edgehub.http1.refusal import RequestError
 from edgehub.http1.unparsed import Unparsed
 from edgehub.mqtt.hub_path import LoopError
 
@@ -99,6 +101,7 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._parser = RequestParser(
+            MessageRequest,
             header_bytes_max=HEADER_BYTES_MAX,
             on_head=self._look_at_head,
             on_piece=lambda request, size: check_piece(context, request, size),
@@ -108,7 +111,7 @@ class HttpConnection(asyncio.Protocol):
         self._client: VerifiedClient | None = None
         # Whether the request in progress is the last one, as its certificate may not be trusted.
         self._is_last = False
-        self._current: Request | None = None
+        self._current: MessageRequest | None = None
         self._submission: Submission | None = None
         self._host = ""
         self._signing_in: asyncio.Task[None] | None = None
@@ -119,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
         self._paused = False
         self._saw_end = False
         self._ends = False
-        self._continued: Request | None = None
+        self._continued: MessageRequest | None = None
         self._usage = context.clients.anonymous
         self._phase = Phase.FIRST
         self._due = context.clock.monotonic() + HEAD_TIMEOUT_S
@@ -277,17 +280,17 @@ class HttpConnection(asyncio.Protocol):
         except RequestError as problem:
             if self._parser.reading is not None:
                 self._context.release(self._parser.reading)
-            broken = Request()
+            broken = MessageRequest()
             broken.refuse(problem)
             broken.refuse_now = True
             self._parser.reading = broken
         self._advance()
 
-    def _look_at_head(self, request: Request) -> None:
+    def _look_at_head(self, request: MessageRequest) -> None:
         check_head(self._context, request)
         request.reading = self._context.reading.of_kind(anonymous=not self._may_sign_in(request))
 
-    def _may_sign_in(self, request: Request) -> bool:
+    def _may_sign_in(self, request: MessageRequest) -> bool:
         # The password is checked once the body is complete; until then only what needs no hash.
         identities, authorization = self._context.identities, request.authorization
         if request.target is None:
@@ -332,7 +335,7 @@ class HttpConnection(asyncio.Protocol):
             and self._phase is not Phase.WRITING
         )
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: MessageRequest) -> None:
         context = self._context
         problem = request.problem
         if problem is None and context.draining:
@@ -373,7 +376,7 @@ class HttpConnection(asyncio.Protocol):
             return None
         return certified(self._certificate, sender, self._context.identities)
 
-    async def _sign_in(self, request: Request, authorization: bytes) -> None:
+    async def _sign_in(self, request: MessageRequest, authorization: bytes) -> None:
         assert request.target is not None
         try:
             client = await sign_in(
@@ -400,7 +403,7 @@ class HttpConnection(asyncio.Protocol):
         self._waits_for_check = True
         self._resume()
 
-    def _take(self, request: Request, client: VerifiedClient | None) -> None:
+    def _take(self, request: MessageRequest, client: VerifiedClient | None) -> None:
         context = self._context
         assert request.target is not None
         if client is not None:
@@ -426,7 +429,7 @@ class HttpConnection(asyncio.Protocol):
         self._submission = Submission(messages, context.backlog, usage, self._settled)
         self._hand_in(request, self._submission)
 
-    async def _call(self, request: Request) -> None:
+    async def _call(self, request: MessageRequest) -> None:
         """Call a method and answer with what it answers."""
         context = self._context
         assert request.target is not None
@@ -444,7 +447,7 @@ class HttpConnection(asyncio.Protocol):
         self._calling = None
         self._go_on()
 
-    def _drop_loop(self, request: Request) -> None:
+    def _drop_loop(self, request: MessageRequest) -> None:
         """Respond as if the messages were stored: refused, they would be sent again."""
         context, client = self._context, self._client
         assert client is not None
@@ -455,7 +458,7 @@ class HttpConnection(asyncio.Protocol):
         context.release(request)
         self._finish(request, context.no_content(self._connection_header(request)))
 
-    def _hand_in(self, request: Request, submission: Submission) -> None:
+    def _hand_in(self, request: MessageRequest, submission: Submission) -> None:
         """Build and submit messages of a request for one turn.
 
         Raises:
@@ -481,7 +484,7 @@ class HttpConnection(asyncio.Protocol):
             self._usage = identified
             identified.used += 1
 
-    def _hand_in_more(self, request: Request, submission: Submission) -> None:
+    def _hand_in_more(self, request: MessageRequest, submission: Submission) -> None:
         if submission is not self._submission:
             # The client has left, or got a response after a timeout.
             return
@@ -492,7 +495,7 @@ class HttpConnection(asyncio.Protocol):
         if self._current is None:
             self._go_on()
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: MessageRequest) -> None:
         self._current = request
         self._wait(Phase.COMMIT, COMMIT_TIMEOUT_S)
 
@@ -505,7 +508,7 @@ class HttpConnection(asyncio.Protocol):
             self._answer(self._current, submission)
             self._go_on()
 
-    def _answer(self, request: Request, submission: Submission) -> None:
+    def _answer(self, request: MessageRequest, submission: Submission) -> None:
         if submission.refused is not None:
             # The store has recorded each message.
             problem = not_stored(*submission.refused, submission.stored)
@@ -514,7 +517,7 @@ class HttpConnection(asyncio.Protocol):
         self._context.counters.messages_total += submission.stored
         self._finish(request, self._context.no_content(self._connection_header(request)))
 
-    def _finish(self, request: Request, response: bytes) -> None:
+    def _finish(self, request: MessageRequest, response: bytes) -> None:
         self._current = None
         self._submission = None
         self._write(response)
@@ -543,7 +546,7 @@ class HttpConnection(asyncio.Protocol):
         self._go_on()
 
     def _refuse(
-        self, request: Request | None, problem: RequestError, *, recorded: bool = False
+        self, request: MessageRequest | None, problem: RequestError, *, recorded: bool = False
     ) -> None:
         """Respond with a problem; an incomplete request ends the connection."""
         context = self._context
@@ -567,7 +570,7 @@ class HttpConnection(asyncio.Protocol):
         if connection is CLOSE:
             self._end(unread=unread)
 
-    def _record_refused(self, request: Request, problem: RequestError) -> None:
+    def _record_refused(self, request: MessageRequest, problem: RequestError) -> None:
         reason = _REFUSED_AS.get(problem.status)
         if reason is not None and request.target is not None:
             size = min(max(request.length or 0, request.body_bytes), _RECORDED_BYTES_MAX)
@@ -578,7 +581,7 @@ class HttpConnection(asyncio.Protocol):
                 counters.foreign_total += 1
                 counters.newest_foreign = problem.detail
 
-    def _known_sender(self, request: Request, sender: str) -> str:
+    def _known_sender(self, request: MessageRequest, sender: str) -> str:
         """Return the verified sender of a request, empty = not verified."""
         context, client = self._context, self._client
         authorization = request.authorization
@@ -589,7 +592,7 @@ class HttpConnection(asyncio.Protocol):
             return ""
         return sender if client.may_speak_for(sender) else client.identity.id
 
-    def _connection_header(self, request: Request) -> bytes:
+    def _connection_header(self, request: MessageRequest) -> bytes:
         if not request.keep_alive or self._is_last or self._context.draining:
             return CLOSE
         return KEEP_ALIVE_1_0 if request.is_old else KEEP_ALIVE

@@ -1,18 +1,18 @@
 """What the connections of the HTTP head share, and the bytes of its responses.
 
-Owns the count of bytes being read and the header Date. Invariant: a response has the header
+Owns the count of bytes being read. Invariant: a response has the header
 Connection wherever the default of the client's version of HTTP is not meant.
 """
 
 from __future__ import annotations
 
-from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
 from edgehub.devices.bounds import Bound
 from edgehub.heads.http.limits import WAITING_BYTES_MAX
 from edgehub.heads.http.statistics import HttpCounters
 from edgehub.heads.mqtt.backlog import Backlog
+from edgehub.http1.date import DateHeader
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
     from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.http.parser import Request
-    from edgehub.heads.http.problem import RequestError
+    from edgehub.heads.http.request import MessageRequest
+    from edgehub.http1.refusal import RequestError
     from edgehub.methods.methods import Methods
     from edgehub.mqtt.hub_path import HubPath
     from edgehub.settings import HttpSettings
@@ -81,15 +81,14 @@ class HttpContext:
         self.draining = False
         self.reading = Bound("bytes being read", WAITING_BYTES_MAX, identities)
         self.clients = Bound("connections", settings.connections_max, identities)
-        self._second = -1
-        self._date = b""
+        self._date = DateHeader(clock)
 
     @property
     def waiting_bytes(self) -> int:
         """Return the bytes of requests that are being read or committed."""
         return self.backlog.used + self.reading.used
 
-    def has_room(self, request: Request, size: int) -> bool:
+    def has_room(self, request: MessageRequest, size: int) -> bool:
         """Return whether so many more bytes of a body may be kept."""
         if self.waiting_bytes + size > self.reading.limit:
             return False
@@ -98,7 +97,7 @@ class HttpContext:
         kept = self.reading.anonymous.used + self.backlog.anonymous.used
         return kept + size <= self.reading.anonymous_limit
 
-    def release(self, request: Request) -> None:
+    def release(self, request: MessageRequest) -> None:
         """Release the body of a request; harmless when that was done before."""
         if request.reading is not None:
             request.reading.used -= request.size
@@ -108,14 +107,14 @@ class HttpContext:
     def no_content(self, connection: bytes) -> bytes:
         """Return a 204; `connection` is one of `KEEP_ALIVE`, `KEEP_ALIVE_1_0` and `CLOSE`."""
         self._count(204)
-        return b"HTTP/1.1 204 No Content\r\n" + self._date_line() + connection + b"\r\n"
+        return b"HTTP/1.1 204 No Content\r\n" + self._date.line() + connection + b"\r\n"
 
     def answer(self, document: bytes, connection: bytes) -> bytes:
         """Return a 200 with a JSON document."""
         self._count(200)
         lines = f"Content-Type: application/json\r\nContent-Length: {len(document)}\r\n"
         head = b"HTTP/1.1 200 OK\r\n" + lines.encode("ascii")
-        return head + self._date_line() + connection + b"\r\n" + document
+        return head + self._date.line() + connection + b"\r\n" + document
 
     def refusal(self, problem: RequestError, connection: bytes, *, has_body: bool) -> bytes:
         """Return the response to a request that is refused."""
@@ -124,16 +123,9 @@ class HttpContext:
         lines = [f"HTTP/1.1 {problem.status.value} {problem.status.phrase}"]
         lines += [f"{name}: {value}" for name, value in problem.headers]
         lines += ["Content-Type: application/problem+json", f"Content-Length: {len(document)}", ""]
-        head = "\r\n".join(lines).encode("ascii") + self._date_line() + connection + b"\r\n"
+        head = "\r\n".join(lines).encode("ascii") + self._date.line() + connection + b"\r\n"
         return head + document if has_body else head
 
     def _count(self, status: int) -> None:
         answers = self.counters.answers
         answers[status] = answers.get(status, 0) + 1
-
-    def _date_line(self) -> bytes:
-        second = self.clock.wall_ms() // 1000
-        if second != self._second:
-            self._second = second
-            self._date = f"Date: {formatdate(second, usegmt=True)}\r\n".encode("ascii")
-        return self._date

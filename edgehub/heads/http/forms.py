@@ -22,7 +22,8 @@ from msgspec import Struct
 
 from edgehub.devices.ids import ID_RULE, is_device_id, split_sender
 from edgehub.heads.http.limits import BATCH_MESSAGES_MAX
-from edgehub.heads.http.problem import RequestError, shown
+from edgehub.heads.http.problem import shown
+from edgehub.http1.refusal import RequestError
 from edgehub.message import PROPERTIES_MAX, Message, message_source
 from edgehub.mqtt.batch import PLAIN_BYTES, PLAIN_OBJECT
 from edgehub.mqtt.hub_path import PATH_HEADER

@@ -1,62 +1,21 @@
-"""Responses to refused requests: problem details in JSON.
+"""Refusals of the HTTP head, and texts in them.
 
 Pure values. Invariant: a problem never repeats a body, a password or more than a few characters of
 what the client sent.
-
-Source: RFC 9457 (problem details), RFC 9110 section 15 (status codes).
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
-import orjson
-
-from edgehub.errors import EdgeHubError
+from edgehub.http1.refusal import RequestError
 from edgehub.message import Refusal
 
 SHOWN_CHARACTERS_MAX: Final = 40
 
 BUSY_RETRY_S: Final = 10
 LIMIT_RETRY_S: Final = 60
-
-
-class RequestError(EdgeHubError):
-    """A request is refused.
-
-    Attributes:
-        status: Status code.
-        detail: What is wrong, where, and how to fix it.
-        headers: Further response headers.
-        members: Further members of the problem document, for example `index`.
-    """
-
-    def __init__(
-        self,
-        status: HTTPStatus,
-        detail: str,
-        *,
-        headers: tuple[tuple[str, str], ...] = (),
-        **members: Any,
-    ) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self.headers = headers
-        self.members: dict[str, Any] = members
-
-    def document(self) -> bytes:
-        """Return the body of the response."""
-        return orjson.dumps(
-            {
-                "type": "about:blank",
-                "title": self.status.phrase,
-                "status": self.status.value,
-                "detail": self.detail,
-                **self.members,
-            }
-        )
 
 
 def unavailable(detail: str, retry_after_s: int) -> RequestError:

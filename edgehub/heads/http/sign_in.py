@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from edgehub.devices.local_origin import Foreign, foreign
 from edgehub.devices.password_checks import TooManyChecksError
-from edgehub.heads.http.problem import BUSY_RETRY_S, RequestError, shown
+from edgehub.heads.http.problem import BUSY_RETRY_S, shown
+from edgehub.http1.refusal import RequestError
 from edgehub.mqtt.shared_access import SCHEME, SharedAccessSignature
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from edgehub.devices.identities import Identities
     from edgehub.devices.identity_file import Identity
     from edgehub.devices.server_tls import ClientCertificate
-    from edgehub.heads.http.parser import Request
+    from edgehub.heads.http.request import MessageRequest
 
 # Two ids of 128 characters and the slash between them.
 _SENDER_BYTES_MAX: Final = 257
@@ -97,7 +98,7 @@ def certified(
 
 
 def check_anonymous(
-    request: Request,
+    request: MessageRequest,
     sender: str,
     identities: Identities,
     *,

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, StreamingResponse
-from starlette.routing import Route
 
 from edgehub.clock import Clock, ManualClock, SystemClock
 from edgehub.devices.tokens import Tokens
 from edgehub.heads.binding import ListeningPort
 from edgehub.settings import WebSettings
 from edgehub.web.access import Access
-from edgehub.web.gate import Gate
+from edgehub.web.answers import ApiAnswer
+from edgehub.web.gate import ANSWER_TIMEOUT_S, Gate
 from edgehub.web.server import WebServer
 from tests.support.http_head import HttpClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.requests import Request
+    from edgehub.web.request import ApiRequest
 
 pytestmark = pytest.mark.integration
 
@@ -48,22 +47,11 @@ class Bench:
         self.go = asyncio.Event()
         self.go.set()
 
-    async def handle(self, request: Request) -> PlainTextResponse:
-        """Answer with the target, once the test lets it."""
-        await request.body()
-        self.asked.append(str(request.url.path))
+    async def handle(self, request: ApiRequest) -> ApiAnswer:
+        """ApiAnswer with the path, a large one at length, once the test lets it."""
+        self.asked.append(request.path)
         await self.go.wait()
-        return PlainTextResponse(str(request.url.path))
-
-    async def handle_stream(self, _request: Request) -> StreamingResponse:
-        """Answer in two parts, the first at once and the other when the test lets it."""
-
-        async def parts() -> AsyncIterator[bytes]:
-            yield bytes(LARGE)
-            await self.go.wait()
-            yield b"end"
-
-        return StreamingResponse(parts())
+        return ApiAnswer(bytes(LARGE) if request.path == "/large" else request.path.encode())
 
     async def connect(self) -> HttpClient:
         """Open a connection."""
@@ -74,13 +62,13 @@ class Bench:
 
 @asynccontextmanager
 async def serving(clock: Clock | None = None) -> AsyncIterator[Bench]:
-    """Run a server with one handler for every path but that of the stream."""
+    """Run a server with one handler for every path."""
     port = ListeningPort("web", "the API", backlog=8)
     await port.open("127.0.0.1", 0)
     bench = Bench(port.addresses[0][1])
     clock = clock or SystemClock()
-    routes = [Route("/stream", bench.handle_stream), Route("/{path:path}", bench.handle)]
-    gate = Gate(Starlette(routes=routes), Access(Tokens()), clock, body_bytes_max=BODY_BYTES_MAX)
+    routes = SimpleNamespace(find=lambda _request: bench.handle)
+    gate = Gate(routes, Access(Tokens()), clock, body_bytes_max=BODY_BYTES_MAX)
     server = WebServer(gate, WebSettings(), clock)
     running = asyncio.create_task(server.run(port, None))
     try:
@@ -168,30 +156,79 @@ async def test_a_body_may_have_all_the_bytes_of_the_bound() -> None:
 
 
 async def test_a_client_that_reads_again_has_time_for_the_rest() -> None:
-    """The end of a wait is the end of its limit: a long answer is not cut."""
+    """The end of a wait is the end of its limit: the next request has times of its own."""
+    clock = ManualClock()
+    async with serving(clock) as bench:
+        client = await bench.connect()
+        client.send(GET.replace(b"/a", b"/large"))
+        assert len((await client.answer()).body) == LARGE
+        bench.go.clear()
+        client.send(GET)
+        while len(bench.asked) < 2:  # noqa: ASYNC110 - each turn of the loop paces it
+            await asyncio.sleep(0)
+        await clock.advance(ANSWER_TIMEOUT_S - 1)
+        bench.go.set()
+        assert (await client.answer()).body == b"/a"
+
+
+async def test_a_client_that_does_not_read_is_cut_off() -> None:
+    """Its connection holds its answer no longer than a request may take."""
+    clock = ManualClock()
+    async with serving(clock) as bench:
+        client = await bench.connect()
+        client.send(GET.replace(b"/a", b"/large"))
+        while not bench.asked:  # noqa: ASYNC110 - each turn of the loop paces it
+            await asyncio.sleep(0)
+        await clock.advance(WebSettings().request_timeout_s + 1)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.answer()
+
+
+async def test_a_handler_has_a_minute() -> None:
+    """Then it is stopped and answered in its stead, and the next request is served."""
     clock = ManualClock()
     async with serving(clock) as bench:
         bench.go.clear()
         client = await bench.connect()
-        client.send(GET.replace(b"/a", b"/stream"))
-        async with asyncio.timeout(10):
-            await client.reader.readuntil(b"\r\n\r\n")
-            assert await client.reader.readuntil(b"\r\n") == b"%x\r\n" % LARGE
-            await client.reader.readexactly(LARGE)
-            await clock.advance(2 * WebSettings().request_timeout_s)
-            bench.go.set()
-            await client.reader.readuntil(b"\r\nend\r\n")
+        client.send(GET)
+        while not bench.asked:  # noqa: ASYNC110 - each turn of the loop paces it
+            await asyncio.sleep(0)
+        await clock.advance(ANSWER_TIMEOUT_S + 1)
+        answer = await client.answer()
+        assert (answer.status, answer.problem["code"]) == (503, "timed_out")
+        bench.go.set()
+        client.send(GET)
+        assert (await client.answer()).status == 200
 
 
-async def test_an_upgrade_is_answered_and_ends_the_connection() -> None:
-    """Nothing here can be upgraded; what follows is not read."""
+async def test_a_client_may_end_its_side_first() -> None:
+    """What it has sent before is answered, and a request that is not whole is forgotten."""
     async with serving() as bench:
         client = await bench.connect()
-        client.send((HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n") * 500)
-        answer = await client.answer()
-        assert (answer.status, answer.headers["connection"]) == (200, "close")
-        await client.ended()
-        assert bench.asked == ["/a"]
+        client.send(GET + GET + HEAD)
+        client.writer.write_eof()
+        assert [(await client.answer()).status for _ in range(2)] == [200, 200]
+        assert await client.ended() == b""
+        assert len(bench.asked) == 2
+
+
+async def test_an_upgrade_is_ignored() -> None:
+    """Nothing here can be upgraded; each request is answered as any other."""
+    async with serving() as bench:
+        client = await bench.connect()
+        client.send((HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n") * 3)
+        assert [(await client.answer()).status for _ in range(3)] == [200, 200, 200]
+        assert bench.asked == ["/a"] * 3
+
+
+async def test_a_body_is_asked_for() -> None:
+    """A client that waits for 100 gets it, unless its request is refused anyway."""
+    async with serving() as bench:
+        for length, status in ((1, b"100"), (BODY_BYTES_MAX + 1, b"413")):
+            client = await bench.connect()
+            client.send(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % length)
+            line = await client.reader.readline()
+            assert line.split()[1] == status
 
 
 async def test_parameters_are_bounded() -> None:

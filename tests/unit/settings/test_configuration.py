@@ -197,17 +197,6 @@ def test_tokens_are_read_with_the_rest(tmp_path):
     assert "edgehub token add" in fault["hint"]
 
 
-def test_the_api_needs_its_packages(monkeypatch):
-    """A hub that is asked for it and cannot have it says how to install it, before it starts."""
-    absent = "edgehub.settings.listeners.find_spec"
-    monkeypatch.setattr(absent, lambda name: None if name == "starlette" else object())
-    (fault,) = _faults(web={"port": 0})
-    assert "needs starlette" in fault["reason"]
-    assert "-e '.[web]'" in fault["hint"]
-    assert "py3-none-any.whl[web]" in fault["hint"]
-    read_configuration(_loaded(), hub_id="gw")
-
-
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [

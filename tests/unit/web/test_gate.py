@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from starlette.responses import PlainTextResponse
 from structlog.testing import capture_logs
 
 from edgehub.clock import ManualClock
 from edgehub.devices.token_file import Role
+from edgehub.operations.problem import ProblemError
 from edgehub.web.access import Principal
+from edgehub.web.answers import ApiAnswer
 from edgehub.web.gate import Gate
+from edgehub.web.request import ApiRequest
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from edgehub.web.routes import Handler
 
 LET_IN = SimpleNamespace(
     check=lambda *_, **__: Principal("token", Role.WRITE), changes=lambda *_: True
 )
 
 
-SCOPE = {
-    "type": "http",
-    "http_version": "1.1",
-    "method": "PUT",
-    "path": "/",
-    "headers": [(b"host", b"localhost")],
-    "query_string": b"",
-}
+async def answer_of(handler: Handler) -> ApiAnswer:
+    """Return the answer of a gate with one handler."""
+    request = ApiRequest(url=b"/", method=b"PUT", version="1.1", hosts=[b"localhost"])
+    gate = Gate(SimpleNamespace(find=lambda _: handler), LET_IN, ManualClock(), body_bytes_max=1)
+    gate.check_head(request, from_here=True)
+    return await gate.answer(request)
 
 
-async def answer_of(app: ASGIApp) -> list[Message]:
-    """Return what a gate sends of the answer of an application."""
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await Gate(app, LET_IN, ManualClock(), body_bytes_max=1)(SCOPE, None, send)
-    return sent
-
-
-@pytest.mark.parametrize(("status", "made"), [(200, True), (304, True), (400, False)])
-async def test_only_what_was_not_refused_is_logged_as_a_change(status: int, *, made: bool) -> None:
+@pytest.mark.parametrize("refused", [False, True])
+async def test_only_what_was_not_refused_is_logged_as_a_change(*, refused: bool) -> None:
     """A request with a fault has changed nothing."""
-    with capture_logs() as lines:
-        sent = await answer_of(PlainTextResponse("", status))
-    assert sent[0]["status"] == status
-    assert [line["event"] for line in lines] == ["web.change_made"] * made
 
-
-async def test_an_answer_that_has_begun_is_followed_by_no_other() -> None:
-    """A handler that fails in the middle is told by its log line alone."""
-
-    async def fails(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200})
-        raise ValueError
+    async def handle(_request: ApiRequest) -> ApiAnswer:
+        if refused:
+            raise ProblemError(HTTPStatus.CONFLICT, "conflict", "")
+        return ApiAnswer(b"")
 
     with capture_logs() as lines:
-        assert [each["status"] for each in await answer_of(fails)] == [200]
+        answer = await answer_of(handle)
+    assert answer.status == (HTTPStatus.CONFLICT if refused else HTTPStatus.OK)
+    assert [line["event"] for line in lines] == [] if refused else ["web.change_made"]
+
+
+async def test_a_handler_that_fails_is_logged_and_answered() -> None:
+    """The client learns that it is a fault of the hub, and nothing of what it is."""
+
+    async def fails(_request: ApiRequest) -> ApiAnswer:
+        msg = "secret"
+        raise ValueError(msg)
+
+    with capture_logs() as lines:
+        answer = await answer_of(fails)
+    assert answer.status == HTTPStatus.INTERNAL_SERVER_ERROR
+    assert b"secret" not in answer.body
     assert [line["event"] for line in lines] == ["web.request_failed"]

@@ -19,7 +19,7 @@ from edgehub.heads.http.forms import (
     parse_target,
     single_message,
 )
-from edgehub.heads.http.problem import RequestError
+from edgehub.http1.refusal import RequestError
 from edgehub.mqtt.batch import PLAIN_BYTES
 
 if TYPE_CHECKING:

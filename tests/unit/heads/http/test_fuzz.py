@@ -20,9 +20,9 @@ from edgehub.heads.http.forms import (
     parse_target,
     single_message,
 )
-from edgehub.heads.http.parser import RequestParser
-from edgehub.heads.http.problem import RequestError
 from edgehub.heads.http.sign_in import parse_basic
+from edgehub.http1.parser import Request, RequestParser
+from edgehub.http1.refusal import RequestError
 from tests.support.fuzzing import JSON_PIECES, bounded, cut, cuts, fuzzer, hostile
 from tests.support.http_head import request
 
@@ -71,6 +71,7 @@ PIECES = [
 def parse(chunks: Sequence[bytes]) -> tuple[list[object], int]:
     """Feed chunks; returns the whole requests, and the status of the problem, 0 = there is none."""
     reader = RequestParser(
+        Request,
         header_bytes_max=HEADER_BYTES_MAX,
         on_head=lambda _request: None,
         on_piece=lambda _request, _size: None,

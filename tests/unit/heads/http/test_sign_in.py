@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgehub.heads.http.problem import RequestError
 from edgehub.heads.http.sign_in import parse_basic
+from edgehub.http1.refusal import RequestError
 
 if TYPE_CHECKING:
     from edgehub.devices.identities import Identities

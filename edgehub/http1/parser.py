@@ -12,19 +12,18 @@ from __future__ import annotations
 
 from collections import deque
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import httptools
 from msgspec import Struct, field
 
-from edgehub.heads.http.problem import RequestError
+from edgehub.http1.refusal import RequestError
 from edgehub.http1.rules import OLD, allow_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.devices.bounds import Usage
-    from edgehub.heads.http.forms import Target
+    from edgehub.errors import EdgeHubError
 
 # Headers of an upgrade; a request without them is an ordinary one [RFC 9110, section 7.8].
 _UPGRADE_HEADERS: Final = {b"connection", b"upgrade", b"http2-settings"}
@@ -41,8 +40,7 @@ class Request(Struct, eq=False):
         fetch_site: Of its headers, empty = none.
         hosts: Of its headers.
         length: Announced bytes of the body, None = chunked.
-        reading: Usage in which they are counted; set with the headers.
-        size: Bytes of the body that are counted as kept.
+        size: Bytes of the body that are kept.
         transfer_encodings: Of its headers.
         version: Of HTTP, such as `1.1`.
         is_old: HTTP/1.0, whose connections end unless both sides say otherwise.
@@ -68,15 +66,12 @@ class Request(Struct, eq=False):
     expects_continue: bool = False
     keep_alive: bool = False
     is_old: bool = False
-    is_batch: bool = False
-    target: Target | None = None
     body: bytearray = field(default_factory=bytearray)
     size: int = 0
-    problem: RequestError | None = None
-    reading: Usage | None = None
+    problem: EdgeHubError | None = None
     refuse_now: bool = False
 
-    def refuse(self, problem: RequestError) -> None:
+    def refuse(self, problem: EdgeHubError) -> None:
         """Record why it is refused; the first reason counts."""
         if self.problem is None:
             self.problem = problem
@@ -103,10 +98,14 @@ class Request(Struct, eq=False):
                 self.expects_continue = value.lower() == b"100-continue" and not self.is_old
 
 
-class RequestParser:
+R = TypeVar("R", bound=Request)
+
+
+class RequestParser(Generic[R]):
     """The parser of one connection.
 
     Args:
+        new_request: Makes a request that is about to be read.
         header_bytes_max: Request line and headers.
         on_head: Called with a request whose headers are complete; may refuse it.
         on_piece: Called for a piece of a body before it is kept; may refuse the request.
@@ -119,6 +118,7 @@ class RequestParser:
     __slots__ = (
         "_header_bytes_max",
         "_moved",
+        "_new_request",
         "_on_head",
         "_on_piece",
         "_parser",
@@ -130,11 +130,13 @@ class RequestParser:
 
     def __init__(
         self,
+        new_request: Callable[[], R],
         *,
         header_bytes_max: int,
-        on_head: Callable[[Request], None],
-        on_piece: Callable[[Request, int], None],
+        on_head: Callable[[R], None],
+        on_piece: Callable[[R, int], None],
     ) -> None:
+        self._new_request = new_request
         self._header_bytes_max = header_bytes_max
         self._on_head = on_head
         self._on_piece = on_piece
@@ -142,8 +144,8 @@ class RequestParser:
         self._moved = False
         self._quiet_bytes = 0
         self._upgrading = False
-        self.ready: deque[Request] = deque()
-        self.reading: Request | None = None
+        self.ready: deque[R] = deque()
+        self.reading: R | None = None
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes.
@@ -185,7 +187,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._moved = True
-        self.reading = Request()
+        self.reading = self._new_request()
 
     def on_url(self, url: bytes) -> None:
         """Append a part of the request target."""
@@ -234,11 +236,11 @@ class RequestParser:
             self.ready.append(self._request())
             self.reading = None
 
-    def _request(self) -> Request:
+    def _request(self) -> R:
         assert self.reading is not None
         return self.reading
 
-    def _count(self, request: Request, size: int) -> None:
+    def _count(self, request: R, size: int) -> None:
         request.head_bytes += size
         if request.head_bytes > self._header_bytes_max:
             raise self._headers_too_large()

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.heads.http.parser import Request, RequestParser
-from edgehub.heads.http.problem import RequestError
+from edgehub.http1.parser import Request, RequestParser
+from edgehub.http1.refusal import RequestError
 from tests.support.http_head import request
 
 HEADER_BYTES_MAX = 2000
 
 
-def parser() -> RequestParser:
+def parser() -> RequestParser[Request]:
     """A parser that refuses nothing."""
     return RequestParser(
+        Request,
         header_bytes_max=HEADER_BYTES_MAX,
         on_head=lambda _request: None,
         on_piece=lambda _request, _size: None,
