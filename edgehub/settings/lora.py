@@ -5,9 +5,9 @@ Owns that section of the model; calls nothing of the hub.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edgehub.lora.identifiers import eui_text, parse_station_id
 from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, check_certificate
@@ -15,6 +15,18 @@ from edgehub.settings.values import Host, OptionalFile, OptionalPath, Real, Sect
 
 RegionName = Literal["EU868", "US915", "AU915", "AS923-1", "AS923-2", "AS923-3", "AS923-4", "KR920"]
 NET_ID_MAX: Final = 2**24 - 1
+_UNKNOWN_TO_STATIONS: Final = ("IN865", "RU864", "EU433", "CN470", "CN779")
+"""Other plans of LoRaWAN."""
+
+
+def _known_to_stations(name: object) -> object:
+    if name in _UNKNOWN_TO_STATIONS:
+        names = ", ".join(get_args(RegionName))
+        raise ValueError(
+            f"Basics Station has no region {name}, and refuses to send in one that it does not "
+            f"know; want one of {names}"
+        )
+    return name
 
 
 def _station(text: str) -> str:
@@ -43,7 +55,9 @@ class LoraSettings(Section):
         "name of a certificate is the station's id.",
         examples=["/etc/edgehub/stations-ca.pem"],
     )
-    region: RegionName = Field(default="EU868", description="Regional plan of the stations.")
+    region: Annotated[RegionName, BeforeValidator(_known_to_stations)] = Field(
+        default="EU868", description="Regional plan of the stations."
+    )
     sub_band: Whole = Field(
         default=2,
         ge=1,

@@ -72,7 +72,7 @@ def test_stations_are_named_wherever_their_devices_are_kept():
         ({"stations": ["12:34:56"]}, "want a number of 64 bits"),
         ({"client_ca_file": "ca.pem"}, "client_ca_file without certificate_file"),
         ({"certificate_file": "server.pem"}, "belong together"),
-        ({"region": "IN865"}, "EU868"),
+        ({"region": "IN865"}, "Basics Station has no region IN865.*EU868"),
     ],
 )
 def test_a_station_or_plan_that_does_not_exist_is_refused(members, fault):
