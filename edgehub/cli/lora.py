@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from edgehub.lora.decode import FrameKeys
 
 _FIGURES = ("joins", "up", "down")
+_SESSION_KEYS = (
+    {"nwk_s_key", "app_s_key"},
+    {"f_nwk_s_int_key", "s_nwk_s_int_key", "nwk_s_enc_key", "app_s_key"},
+)
 _DEV_EUI = click.argument("dev_eui", metavar="DEVEUI")
 
 
@@ -502,6 +506,11 @@ def _frame_keys(given: dict[str, Any]) -> FrameKeys:
     root_key = keys.pop("app_key", None)
     session = None
     if keys:
+        if keys.keys() not in _SESSION_KEYS:
+            raise click.UsageError(
+                "a data frame wants --nwk-s-key and --app-s-key; of LoRaWAN 1.1 --app-s-key, "
+                "--f-nwk-s-int-key, --s-nwk-s-int-key and --nwk-s-enc-key"
+            )
         is_1_1 = "nwk_s_key" not in keys
         about = {"dev_eui": "0" * 16, "dev_addr": "0" * 8, "mac_version": "1.1" if is_1_1 else None}
         session = parse_device({**about, **keys}).session

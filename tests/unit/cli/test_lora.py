@@ -109,7 +109,9 @@ def test_a_payload_is_decoded_by_a_script(tmp_path):
     [
         (("decode", "zz"), "neither hex digits nor Base64"),
         (("decode", "40"), "1 bytes are no data frame"),
-        (("decode", FRAME, "--nwk-s-key", "3c"), "without `app_s_key`"),
+        (("decode", FRAME, "--nwk-s-key", "3c"), "wants --nwk-s-key and --app-s-key"),
+        (("decode", FRAME, "--app-s-key", "3c"), "wants --nwk-s-key and --app-s-key"),
+        (("decode", FRAME, *KEYS[:3], "3c"), "want 32 hex digits"),
         (("decode", FRAME, *KEYS, "--f-cnt", "2"), "its counter ends with 1"),
         (("simulate",), "want a station"),
         (("simulate", "localhost/1"), "want ws://HOST:PORT/ID"),
