@@ -100,7 +100,7 @@ class TwinManifest:
             return
         patch = patch if is_module else {PROPERTY: patch}
         try:
-            self._twins.report(self._hub_id, patch, ignore_result)
+            self._twins.report(self._hub_id, patch, ignore_result, at_ms=None)
         except TwinError as error:
             log.warning("hub.upstream_manifest_not_reported", reason=str(error))
 

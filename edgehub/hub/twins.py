@@ -22,7 +22,7 @@ from edgehub.operations.twins import TwinOperations
 from edgehub.routes.source import TWIN_CHANGES
 from edgehub.settings.derived import twin_warnings, twins_upstream
 from edgehub.twins.document import TwinError, parse_patch, write_json
-from edgehub.twins.synchroniser import NOT_MODIFIED, TwinSynchroniser
+from edgehub.twins.synchroniser import NOT_MODIFIED, OUTDATED, TwinSynchroniser, whole_number
 from edgehub.twins.table import TwinTable
 from edgehub.twins.twins import ClientTwins
 
@@ -48,6 +48,7 @@ _DONE: Final = 204
 _FRESH_S: Final = 10.0
 """A client waits so long for the twin that the peer has; then it gets the one that is here."""
 
+_OTHERS_FIRST: Final = TwinError(OUTDATED, "others have reported in the meantime; read the twin")
 _NO_ROOM: Final = TwinError(429, "a limit of the store is reached")
 
 _NOTIFICATION: Final[dict[str, str | None]] = {
@@ -228,6 +229,11 @@ class TwinsPart(Part):
             self._refuse(request, _NO_ROOM)
             settle(token, None)
             return
+        known = request.version if request.way.of_hub else ""
+        if known and known != str(self.twins.get(request.client_id).reported_version):
+            self._refuse(request, _OTHERS_FIRST)
+            settle(token, None)
+            return
         try:
             self._report(request, parse_patch(request.body), settle, token)
         except TwinError as error:
@@ -243,7 +249,7 @@ class TwinsPart(Part):
         if request.version == twin.versions:
             self._clients.answer(request, NOT_MODIFIED, b"")
         else:
-            self._clients.answer(request, _OK, twin.for_client())
+            self._clients.answer(request, _OK, twin.for_client(of_hub=request.way.of_hub))
 
     def _report(self, request: RoutedRequest, patch: Json, settle: Settle, token: int) -> None:
         def settled(token: int, refusal: Refusal | None) -> None:
@@ -255,9 +261,18 @@ class TwinsPart(Part):
 
         ticket = Ticket(settled, token)
         with self._store.writer.together():
-            twin = self.twins.report(request.client_id, patch, ticket.hold())
+            twin = self.twins.report(
+                request.client_id, patch, ticket.hold(), at_ms=self._time_of(request)
+            )
             self._router.offer(self._notification(request.client_id, patch), ticket.hold(), 0)
         ticket.done(0, None)
+
+    def _time_of(self, request: RoutedRequest) -> int | None:
+        """Return the UTC of a report, None = it is not known."""
+        if request.way.of_hub:
+            return whole_number(request.at) or None
+        store = self._store
+        return store.utc_ms(store.hub_time.now_ms()) if store.clock_trusted else None
 
     def _refuse(self, request: RoutedRequest, error: TwinError) -> None:
         self._refused_total += 1

@@ -45,7 +45,7 @@ class ClientPath(NamedTuple):
         client: `<device>` or `<device>/<module>` that it is about, empty = its publisher.
         path: One of the constants above.
         name: Status of a result, or name of a method; empty = the path has none.
-        parameters: Those of its last level, `$rid` and `$version`.
+        parameters: Those of its last level, `$rid`, `$version` and `$at`.
     """
 
     client: str
@@ -66,10 +66,15 @@ def parse_client_topic(topic: str) -> ClientPath | None:
 
 
 def client_levels(
-    path: str, name: str = "", *, rid: str | None = None, version: int | str | None = None
+    path: str,
+    name: str = "",
+    *,
+    rid: str | None = None,
+    version: int | str | None = None,
+    at_ms: int | None = None,
 ) -> str:
     """Build the levels of a topic behind its client."""
-    given = (("$rid", rid), ("$version", version))
+    given = (("$rid", rid), ("$version", version), ("$at", at_ms))
     last = "&".join(f"{key}={value}" for key, value in given if value is not None)
     return f"{path}/{name}/?{last}" if name else f"{path}/?{last}"
 

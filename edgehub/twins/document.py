@@ -33,6 +33,9 @@ PATCH_BYTES_MAX: Final = 4 * SECTION_BYTES_MAX
 """A longer text is not even parsed; what fits the limits may be written with many spaces."""
 
 FIRST_VERSION: Final = 1
+REPORTED_AT: Final = "$reportedAt"
+"""Member of the reported properties between hubs: `ClientTwin.reported_at_ms`."""
+
 _NUMBER_BYTES: Final = 8
 _FLAG_BYTES: Final = 4
 _BAD_IN_NAME: Final = re.compile(r"[\x00-\x20\x7f-\x9f.$#]").search
@@ -68,6 +71,7 @@ class ClientTwin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
         tags: What operators note; the client never sees them.
         synced: Reported properties as the peer upstream has them, None = it has `reported`.
         peer_version: Version of the reported properties as the peer has them, None = not known.
+        reported_at_ms: UTC of the newest report in `reported`, None = not known.
     """
 
     desired: Json = field(default_factory=dict)
@@ -77,18 +81,22 @@ class ClientTwin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     tags: Json = field(default_factory=dict)
     synced: Json | None = None
     peer_version: int | None = None
+    reported_at_ms: int | None = None
 
-    def for_client(self) -> bytes:
-        """Return the document that its client reads."""
-        return write_json(
-            {
-                "desired": {**self.desired, "$version": self.desired_version},
-                "reported": {**self.reported, "$version": self.reported_version},
-            }
-        )
+    def for_client(self, *, of_hub: bool = False) -> bytes:
+        """Return the document that its client reads, for a hub with the time of the last report."""
+        reported = {**self.reported, "$version": self.reported_version}
+        if of_hub and self.reported_at_ms is not None:
+            reported[REPORTED_AT] = self.reported_at_ms
+        desired = {**self.desired, "$version": self.desired_version}
+        return write_json({"desired": desired, "reported": reported})
 
-    def report(self, patch: Json) -> ClientTwin:
+    def report(self, patch: Json, at_ms: int | None = None) -> ClientTwin:
         """Merge a patch into the reported properties.
+
+        Args:
+            patch: See `merged`.
+            at_ms: UTC at which the client reported it, None = not known.
 
         Raises:
             TwinError: They would be too large.
@@ -96,11 +104,14 @@ class ClientTwin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_u
         reported = merged(self.reported, patch)
         check_size(reported, "reported", SECTION_BYTES_MAX)
         synced = self.reported if self.synced is None else self.synced
+        if at_ms is not None and self.reported_at_ms is not None:
+            at_ms = max(at_ms, self.reported_at_ms)
         return replace(
             self,
             reported=reported,
             reported_version=self.reported_version + 1,
             synced=None if is_same(synced, reported) else synced,
+            reported_at_ms=at_ms,
         )
 
     def desire(self, patch: Json, *, version: int | None = None) -> ClientTwin:
@@ -241,6 +252,19 @@ def difference(before: Json, after: Json) -> Json:
         elif not is_same(known, value):
             patch[name] = value
     return patch
+
+
+def without(patch: Json, other: Json) -> Json:
+    """Return what of a merge patch changes nothing that another one changes."""
+    rest: Json = {}
+    for name, value in patch.items():
+        if name not in other:
+            rest[name] = value
+        elif isinstance(value, dict) and isinstance(other[name], dict):
+            part = without(value, other[name])
+            if part:
+                rest[name] = part
+    return rest
 
 
 def piece_of(patch: Json, bytes_max: int, *, at_least_one: bool = True) -> Json:

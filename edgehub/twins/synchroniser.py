@@ -2,9 +2,9 @@
 
 Owns what is due and the requests without an answer. Invariants: desired properties are the peer's,
 whatever stood here before; what a client reported is sent until the peer has it, and only what has
-changed since; what it reported at another hub is read before it is shown; one client is
-synchronised once at a time, and few at once, so that what is sent here never holds up an alarm for
-long.
+changed since, unless the client reported something newer of the same property at another hub; what
+it reported there is read before it is shown; one client is synchronised once at a time, and few at
+once, so that what is sent here never holds up an alarm for long.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from edgehub.devices.ids import split_sender
 from edgehub.errors import EdgeHubError
 from edgehub.mqtt.client_topics import DESIRED, GET_TWIN, REPORT, TWIN_RESULT
 from edgehub.twins.document import (
+    REPORTED_AT,
     WHOLE_MAX,
     TwinError,
     check_patch,
@@ -31,6 +32,7 @@ from edgehub.twins.document import (
     is_same,
     merged,
     piece_of,
+    without,
     write_json,
 )
 
@@ -58,6 +60,9 @@ WAITERS_MAX: Final = 8
 FRESH_MAX: Final = 100_000
 NOT_MODIFIED: Final = 304
 """Between hubs: both sections still have the versions that the request names."""
+
+OUTDATED: Final = 412
+"""Between hubs: the reported properties no longer have the version that the report names."""
 
 _NUMBER: Final = re.compile("[0-9]{1,16}").fullmatch
 _OK: Final = 200
@@ -100,6 +105,7 @@ class TwinPeer(Protocol):
         *,
         rid: str | None = None,
         version: str | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """Send a request."""
 
@@ -220,10 +226,10 @@ class TwinSynchroniser:
         if path.path == TWIN_RESULT:
             whose, answer = self._requests.get(path.parameters.get("$rid", ""), ("", None))
             if answer is not None and whose == client_id and not answer.done():
-                version = _number(path.parameters.get("$version", ""))
-                answer.set_result(_Answer(_number(path.name), version, body))
+                version = whole_number(path.parameters.get("$version", ""))
+                answer.set_result(_Answer(whole_number(path.name), version, body))
         elif path.path == DESIRED and split_sender(client_id) is not None:
-            self._take_desired(client_id, _number(path.parameters.get("$version", "")), body)
+            self._take_desired(client_id, whole_number(path.parameters.get("$version", "")), body)
 
     def _take_desired(self, client_id: str, number: int, body: bytes) -> None:
         known = self._twins.get(client_id).desired_version
@@ -307,11 +313,18 @@ class TwinSynchroniser:
         adopted = twin.with_desired(desired.properties, desired.version)
         if twin.synced is not None:
             # What the client has reported since goes on top of what the peer has.
-            mine = merged(reported.properties, twin.unsent())
+            unsent, at_ms = twin.unsent(), twin.reported_at_ms
+            if at_ms is not None and reported.at_ms is not None and reported.at_ms > at_ms:
+                # But what it has reported at another hub since then is newer.
+                unsent = without(unsent, difference(twin.synced, reported.properties))
+            if not unsent:
+                at_ms = reported.at_ms
+            mine = merged(reported.properties, unsent)
             adopted = _with_reported(replace(adopted, synced=reported.properties), mine)
         else:
+            at_ms = reported.at_ms
             adopted = _with_reported(adopted, reported.properties)
-        adopted = replace(adopted, peer_version=reported.version)
+        adopted = replace(adopted, peer_version=reported.version, reported_at_ms=at_ms)
         if adopted != twin:
             self._twins.put(client_id, adopted, _ignore, patch=patch)
 
@@ -320,7 +333,18 @@ class TwinSynchroniser:
         patch = piece_of(twin.unsent(), PIECE_BYTES)
         status, version = _OK, 0
         if patch:
-            status, version, body = await self._request(client_id, REPORT, write_json(patch))
+            known = twin.peer_version
+            status, version, body = await self._request(
+                client_id,
+                REPORT,
+                write_json(patch),
+                version=None if known is None else str(known),
+                at_ms=twin.reported_at_ms,
+            )
+            if status == OUTDATED:
+                self._fresh.discard(client_id)
+                self.due(client_id)
+                return
             if status in _REFUSED:
                 self.refused_total += 1
                 reason = body[:200].decode(errors="replace")
@@ -348,14 +372,22 @@ class TwinSynchroniser:
             self.due(client_id)
 
     async def _request(
-        self, client_id: str, path: str, body: bytes = b"", *, version: str | None = None
+        self,
+        client_id: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        version: str | None = None,
+        at_ms: int | None = None,
     ) -> _Answer:
         request_id = f"{self._mark}{next(self._numbers)}"
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = client_id, answer
         try:
             async with deadline(self._clock, ANSWER_TIMEOUT_S):
-                self._peer.send(client_id, path, "", body, rid=request_id, version=version)
+                self._peer.send(
+                    client_id, path, "", body, rid=request_id, version=version, at_ms=at_ms
+                )
                 return await answer
         except TimeoutError:
             raise PeerSilentError(f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
@@ -366,10 +398,17 @@ class TwinSynchroniser:
 
 
 class _Section(NamedTuple):
-    """A section of a twin of the peer: its properties and their version."""
+    """A section of a twin of the peer.
+
+    Attributes:
+        properties: What it holds.
+        version: Its version.
+        at_ms: UTC of the newest report in it, None = not known.
+    """
 
     properties: Json
     version: int
+    at_ms: int | None
 
 
 def _sections(body: bytes) -> tuple[_Section, _Section]:
@@ -387,12 +426,14 @@ def _sections(body: bytes) -> tuple[_Section, _Section]:
         version = section.get("$version")
         if not isinstance(version, int) or not 1 <= version <= WHOLE_MAX:
             raise TwinError(400, f"the peer's twin has no version of {name} properties")
-        found.append(_Section(_plain(section), version))
+        at_ms = section.get(REPORTED_AT)
+        is_time = isinstance(at_ms, int) and 0 < at_ms <= WHOLE_MAX
+        found.append(_Section(_plain(section), version, at_ms if is_time else None))
     return found[0], found[1]
 
 
-def _number(text: str) -> int:
-    """Return a status or version, 0 = it is none; what a peer sends may be of any length."""
+def whole_number(text: str) -> int:
+    """Return a status, version or time, 0 = it is none; what a peer sends may be of any length."""
     found = _NUMBER(text)
     return int(text) if found and int(text) <= WHOLE_MAX else 0
 

@@ -88,13 +88,16 @@ class ClientTwins:
         for client_id, document in self._documents.items():
             self.bound.of(client_id).used += _size(client_id, document)
 
-    def report(self, client_id: str, patch: Json, settle: Settle) -> ClientTwin:
+    def report(
+        self, client_id: str, patch: Json, settle: Settle, *, at_ms: int | None
+    ) -> ClientTwin:
         """Merge a patch into what a client reports.
 
         Args:
             client_id: Id of the client.
             patch: Checked.
             settle: `settle(0, None)` is called once it is durable.
+            at_ms: UTC at which the client reported it, None = not known.
 
         Returns:
             The twin as it will be.
@@ -102,7 +105,7 @@ class ClientTwins:
         Raises:
             TwinError: A limit is reached; nothing has changed.
         """
-        twin = self.get(client_id).report(patch)
+        twin = self.get(client_id).report(patch, at_ms)
 
         def settled(token: int, refusal: Refusal | None) -> None:
             settle(token, refusal)

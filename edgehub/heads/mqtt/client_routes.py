@@ -72,7 +72,9 @@ class RoutedRequest(NamedTuple):
         path: What is requested; see `edgehub.mqtt.client_topics`.
         name: Status of a result, else empty.
         request_id: That the answer repeats, empty = no answer is wanted.
-        version: Of the twin that its sender has, as `ClientTwin.versions`; empty = not said.
+        version: Of the twin that its sender has, as `ClientTwin.versions`, of a report that of the
+            reported properties; empty = not said.
+        at: UTC of a report in milliseconds, as a hub says it; empty = not said.
         body: Payload.
     """
 
@@ -82,6 +84,7 @@ class RoutedRequest(NamedTuple):
     name: str
     request_id: str
     version: str
+    at: str
     body: bytes
 
 
@@ -170,6 +173,7 @@ class ClientRoutes:
                 name=parsed.name,
                 request_id=parsed.parameters.get("$rid", ""),
                 version=parsed.parameters.get("$version", ""),
+                at=parsed.parameters.get("$at", ""),
                 body=request.body,
             )
             self._takers[parsed.path.partition("/")[0]](found, settle, token)

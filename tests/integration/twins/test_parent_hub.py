@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgehub.cli.refusal import CommandError
+from edgehub.clock import SystemClock
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from tests.support.broker_hub import running_hub
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 OK, DONE = 200, 204
+
+
+class TrustedClock(SystemClock):
+    """The clock of a machine that is synchronised, whether or not this one is."""
+
+    def synchronized(self) -> bool:
+        """Return that it is."""
+        return True
 
 
 class Family:
@@ -55,7 +64,8 @@ class Family:
     async def parent(self) -> AsyncIterator[BrokerHub]:
         """Run the parent."""
         mqtt = {"port": self._port, "identities_file": self._identities}
-        async with running_hub(self._folder / "parent", hub_id="parent", mqtt=mqtt) as hub:
+        folder = self._folder / "parent"
+        async with running_hub(folder, hub_id="parent", mqtt=mqtt, clock=TrustedClock()) as hub:
             yield hub
 
     @contextlib.asynccontextmanager
@@ -65,7 +75,8 @@ class Family:
         """Run the child, or another one, and wait until it is linked to the parent."""
         (self._folder / name).mkdir(exist_ok=True)
         upstream = self._upstream if name == "child" else {**self._upstream, "username": name}
-        async with running_hub(self._folder / name, hub_id=name, upstream=upstream, **more) as hub:
+        more |= {"upstream": upstream, "clock": TrustedClock()}
+        async with running_hub(self._folder / name, hub_id=name, **more) as hub:
             if linked:
                 await hub.until(lambda: twins(hub)["synchronised"])
             yield hub
@@ -201,6 +212,32 @@ async def test_a_device_that_moves_during_an_outage_is_one_twin(family: Family) 
             await client.report({"a": 2, "b": 2})
         async with family.child() as child, twin_client(child.mqtt_port, "leaf-1") as client:
             assert (await client.get()).body["reported"] == {"a": 2, "b": 2, "$version": 3}
+
+
+async def test_what_a_device_reported_last_stays(family: Family) -> None:
+    """A report that waited at a hub without uplink replaces no newer one of the same property."""
+
+    async def report(hub: BrokerHub, patch: dict[str, Any]) -> None:
+        async with twin_client(hub.mqtt_port, "leaf-1") as client:
+            assert (await client.report(patch)).status == DONE
+
+    async with family.parent() as parent, family.child() as child:
+        await report(child, {"a": 1, "b": 1})
+        await child.until(lambda: not twins(child)["unsent"])
+    async with family.child(linked=False) as child:
+        await report(child, {"a": 2, "b": 2})
+    async with family.parent() as parent:
+        await report(parent, {"a": 3})
+        async with family.child() as child:
+            await child.until(lambda: not twins(child)["unsent"])
+            assert await reported(parent, "leaf-1") == {"a": 3, "b": 2}
+            assert await reported(child, "leaf-1") == {"a": 3, "b": 2}
+        await report(parent, {"a": 4})
+    async with family.child(linked=False) as child:
+        await report(child, {"a": 5})
+    async with family.parent() as parent, family.child() as child:
+        await child.until(lambda: not twins(child)["unsent"])
+        assert await reported(parent, "leaf-1") == {"a": 5, "b": 2}
 
 
 async def test_devices_may_have_sessions_of_their_own_at_a_parent(tmp_path: Path) -> None:

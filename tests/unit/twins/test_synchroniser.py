@@ -36,6 +36,7 @@ class Request(NamedTuple):
     body: Any
     rid: str
     version: str | None
+    at_ms: int | None
 
 
 class Peer:
@@ -75,12 +76,13 @@ class Peer:
         *,
         rid: str | None = None,
         version: str | None = None,
+        at_ms: int | None = None,
     ) -> None:
         """Record a request."""
         assert not name
         assert rid is not None
         self.requests.append(
-            Request(client_id, path, json.loads(body) if body else None, rid, version)
+            Request(client_id, path, json.loads(body) if body else None, rid, version, at_ms)
         )
 
 
@@ -112,9 +114,9 @@ class Bench:
         )
         self.twins.reported_changed.append(self.sync.due)
 
-    def report(self, client_id: str, patch: dict[str, Any]) -> None:
+    def report(self, client_id: str, patch: dict[str, Any], at_ms: int | None = None) -> None:
         """Report for a client."""
-        self.twins.report(client_id, patch, lambda _token, _refusal: None)
+        self.twins.report(client_id, patch, lambda _token, _refusal: None, at_ms=at_ms)
 
     async def link(self, is_up: bool = True) -> None:
         """Let the link come or go."""
@@ -271,6 +273,55 @@ async def test_what_was_reported_elsewhere_is_read(bench: Bench) -> None:
     assert bench.twins.get("d").reported == {"a": 2, "b": 2}
     assert bench.twins.get("d").peer_versions == "1,12"
     assert bench.peer.requests == []
+
+
+@pytest.mark.parametrize(
+    ("here_ms", "there_ms", "sent"),
+    [
+        (1_000, 2_000, {"b": 1, "n": {"x": 1}}),
+        (2_000, 1_000, {"a": 1, "b": 1, "gone": None, "n": {"x": 1, "y": 1}}),
+        (None, 2_000, {"a": 1, "b": 1, "gone": None, "n": {"x": 1, "y": 1}}),
+        (1_000, None, {"a": 1, "b": 1, "gone": None, "n": {"x": 1, "y": 1}}),
+    ],
+)
+async def test_an_older_report_does_not_replace_a_newer_one(
+    bench: Bench, here_ms: int | None, there_ms: int | None, sent: dict[str, Any]
+) -> None:
+    """What the client has reported elsewhere since then stays; the rest of the report is sent."""
+    await bench.link()
+    bench.sync.due("d")
+    base = document({}, 1, a=0, b=0, gone=0, n={"x": 0, "y": 0})
+    await bench.answer(await bench.next(), 200, base)
+    await bench.link(False)
+    bench.report("d", {"a": 1, "b": 1, "gone": None, "n": {"x": 1, "y": 1}}, here_ms)
+    await bench.link()
+    there = document({}, 1, a=2, b=0, gone=2, n={"x": 0, "y": 2})
+    there["reported"] |= {"$version": 10, "$reportedAt": there_ms}
+    await bench.answer(await bench.next(), 200, there)
+    request = await bench.next()
+    assert (request.path, request.version, request.at_ms) == (REPORT, "10", here_ms)
+    assert request.body == sent
+    await bench.answer(request, 204, version=11)
+    assert not bench.twins.is_unsent("d")
+    both = {"a": 2, "b": 0, "gone": 2, "n": {"x": 0, "y": 2}}
+    assert bench.twins.get("d").reported == merged(both, sent)
+
+
+async def test_a_report_behind_one_of_another_hub_is_sent_after_a_reading(bench: Bench) -> None:
+    """The peer refuses a report that names a version that is not its newest."""
+    bench.sync.due("d")
+    await bench.link()
+    await bench.answer(await bench.next(), 200, document({}, 1, a=1))
+    bench.report("d", {"a": 2}, 1_000)
+    request = await bench.next()
+    assert (request.path, request.version) == (REPORT, "9")
+    await bench.answer(request, 412)
+    there = document({}, 1, a=3)
+    there["reported"] |= {"$version": 10, "$reportedAt": 2_000}
+    await bench.answer(await bench.next(), 200, there)
+    assert bench.peer.requests == []
+    assert bench.twins.get("d").reported == {"a": 3}
+    assert not bench.twins.is_unsent("d")
 
 
 async def test_the_hubs_own_twin_is_not_read_again_for_a_client_that_leaves(bench: Bench) -> None:
