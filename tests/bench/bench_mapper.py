@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from edgehub.entities.effects import Instant
 from edgehub.entities.mapper import Mapper
-from edgehub.entities.options import options_of
 from edgehub.entities.tables import EntityContents
+from tests.support.entities import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.entities.effects import Effect, Instant, Output, TableChange
 from edgehub.entities.mapper import Mapper
-from edgehub.entities.options import options_of
+from edgehub.entities.options import MapperOptions
 from edgehub.entities.tables import load_entities, statement_of
+from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.store.migrations import migrate
 from edgehub.store.row_changes import execute_all
 
@@ -28,6 +29,23 @@ MEASUREMENTS = "c8y/measurement/measurements/create"
 ERRORS = "te/errors"
 
 Line = tuple[str, Any]
+
+
+def options_of(device_id: str, **settings: Any) -> MapperOptions:
+    """Return options with some settings, which are not checked, and the defaults of the others.
+
+    Args:
+        device_id: External id of the main device.
+        settings: By their names, of both sections.
+    """
+    names = settings.keys() & EntitySettings.model_fields
+    entities = {name: settings.pop(name) for name in names}
+    assert settings.keys() <= MapperSettings.model_fields.keys(), settings
+    return MapperOptions(
+        device_id=device_id,
+        entities=EntitySettings.model_construct(**entities),
+        mapper=MapperSettings.model_construct(**settings),
+    )
 
 
 class MapperBench:

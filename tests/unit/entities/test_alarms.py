@@ -4,8 +4,7 @@ import pytest
 
 from edgehub.entities.alarms import ALARMS_MAX
 from edgehub.entities.effects import LocalPublish
-from edgehub.entities.options import options_of
-from tests.support.entities import ERRORS, TIME, UP, MapperBench, cloud, error_of
+from tests.support.entities import ERRORS, TIME, UP, MapperBench, cloud, error_of, options_of
 
 HOT = "te/device/main///a/hot"
 JOURNAL = "c8y-internal/alarms/"

@@ -4,9 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgehub.entities.options import options_of
 from edgehub.entities.registrar import WAITING_LEVELS_MAX
-from tests.support.entities import INVENTORY, MEASUREMENTS, UP, WALL_MS, MapperBench, error_of
+from tests.support.entities import (
+    INVENTORY,
+    MEASUREMENTS,
+    UP,
+    WALL_MS,
+    MapperBench,
+    error_of,
+    options_of,
+)
 
 DAY_MS = 24 * 3600 * 1000
 TANK = "te/device/tank4"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from edgehub.entities.options import options_of
-from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of
+from tests.support.entities import ERRORS, INVENTORY, UP, MapperBench, cloud, error_of, options_of
 
 CHILD = {"@type": "child-device"}
 B3 = "te/device/boiler3//"
