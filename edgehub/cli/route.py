@@ -157,7 +157,7 @@ def _table_of_settings(obj: dict[str, Any]) -> RouteTable:
 
 
 def _explanation(of: str, table: RouteTable, form: Any) -> dict[str, Any]:
-    verdicts = [verdict.document() for verdict in explain_routing(table, read_message(form))]
+    verdicts = to_builtins(explain_routing(table, read_message(form)))
     return {"of": of, "manifest": table.manifest.file, "routes": verdicts}
 
 

@@ -26,7 +26,11 @@ ABSENT: Final = "-"
 
 _PREFIXES_MAX: Final = 10_000
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
-_PLAIN: Final = frozenset({"device", "module", "output", "endpoint"})
+_VALUES: Final[dict[str, Callable[[Row], str | None]]] = {
+    "device": lambda row: row.message.device_id,
+    "module": lambda row: row.message.module_id,
+    "output": lambda row: row.message.output,
+}
 # These would change the meaning of a topic; anything else may stand in a level as it is.
 _UNSAFE: Final = re.compile(r"[+#/%\x00-\x1f\x7f]")
 
@@ -159,15 +163,11 @@ def _value(name: str, endpoint_id: EndpointId, key: str) -> Callable[[Row], str 
     if name.startswith("property:") and len(name) > len("property:"):
         wanted = name.removeprefix("property:")
         return lambda row: row.message.properties.get(wanted)
-    if name == "device":
-        return lambda row: row.message.device_id
-    if name == "module":
-        return lambda row: row.message.module_id
-    if name == "output":
-        return lambda row: row.message.output
+    if name in _VALUES:
+        return _VALUES[name]
     if name == "endpoint":
         return lambda _row: endpoint_id
-    known = ", ".join(f"{{{word}}}" for word in sorted(_PLAIN))
+    known = ", ".join(f"{{{word}}}" for word in sorted((*_VALUES, "endpoint")))
     raise ConfigError(key, f"unknown placeholder {{{name}}}", f"{known} or {{property:NAME}}")
 
 

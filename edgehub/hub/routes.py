@@ -310,7 +310,7 @@ class RoutesPart(Part):
     async def _explain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         message = read_message(arguments["message"])
         table = self._router.table
-        verdicts = [verdict.document() for verdict in explain_routing(table, message)]
+        verdicts = to_builtins(explain_routing(table, message))
         return {"of": "hub", "manifest": table.manifest.file, "routes": verdicts}
 
     def _refused(self) -> Mapping[str, int]:

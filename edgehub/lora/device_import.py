@@ -10,8 +10,6 @@ import csv
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
 from edgehub.lora.device import DeviceDescription, DeviceFormError, parse_device
 
 if TYPE_CHECKING:
@@ -66,11 +64,6 @@ class DeviceListError(DeviceFormError):
         self.faults = faults
 
 
-class _Entry(Struct, frozen=True, kw_only=True):
-    place: str
-    members: Members
-
-
 def parse_devices(text: str) -> list[DeviceDescription]:
     """Parse a list of devices; its form is seen from its text.
 
@@ -85,14 +78,14 @@ def parse_devices(text: str) -> list[DeviceDescription]:
     faults: list[str] = []
     found: dict[str, DeviceDescription] = {}
     is_json = text.lstrip()[:1] in ("{", "[")
-    for entry in _json_entries(text) if is_json else _csv_entries(text):
+    for place, members in _json_entries(text) if is_json else _csv_entries(text):
         try:
-            device = parse_device(entry.members)
+            device = parse_device(members)
         except DeviceFormError as error:
-            faults.append(f"{entry.place}: {error}")
+            faults.append(f"{place}: {error}")
             continue
         if device.dev_eui in found:
-            faults.append(f"{entry.place}: {device.dev_eui} is there twice")
+            faults.append(f"{place}: {device.dev_eui} is there twice")
         found[device.dev_eui] = device
     if not found and not faults:
         faults.append("there is no device in it")
@@ -101,7 +94,7 @@ def parse_devices(text: str) -> list[DeviceDescription]:
     return list(found.values())
 
 
-def _csv_entries(text: str) -> Iterator[_Entry]:
+def _csv_entries(text: str) -> Iterator[tuple[str, Members]]:
     lines = text.splitlines()
     heading = lines[0] if lines else ""
     reader = csv.DictReader(
@@ -122,12 +115,12 @@ def _csv_entries(text: str) -> Iterator[_Entry]:
                 for name, value in row.items()
                 if name in COLUMNS and isinstance(value, str)
             }
-            yield _Entry(place=f"line {reader.line_num}", members=_with_version(members))
+            yield f"line {reader.line_num}", _with_version(members)
     except csv.Error as error:
         raise DeviceListError([f"line {reader.line_num}: {error}"]) from error
 
 
-def _json_entries(text: str) -> Iterator[_Entry]:
+def _json_entries(text: str) -> Iterator[tuple[str, Members]]:
     decoder = json.JSONDecoder()
     position, documents = 0, []
     while (position := _next(text, position)) < len(text):
@@ -143,9 +136,9 @@ def _json_entries(text: str) -> Iterator[_Entry]:
         if not isinstance(document, dict):
             raise DeviceListError([f"{place}: want an object"])
         if isinstance(ids := document.get("ids"), dict):
-            yield _Entry(place=place, members=_of_tts(document, ids))
+            yield place, _of_tts(document, ids)
         elif isinstance(device := document.get("device"), dict):
-            yield _Entry(place=place, members=_of_chirpstack(document, device))
+            yield place, _of_chirpstack(document, device)
         else:
             raise DeviceListError(
                 [f"{place}: it has neither `ids` (The Things Stack) nor `device` (ChirpStack)"]

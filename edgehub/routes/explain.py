@@ -10,7 +10,7 @@ import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from edgehub.routes.query.body import NOT_READ
 from edgehub.routes.query.codegen import compile_value
@@ -75,10 +75,6 @@ class RouteExplanation(Struct, frozen=True, kw_only=True):
     winner: str | None = None
     line: int | None = None
     column: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return structs.asdict(self)
 
 
 def explain_routing(table: RouteTable, message: Message) -> list[RouteExplanation]:

@@ -76,15 +76,7 @@ class _Entry:
         route = self._parse(text, self._path)
         if route is None:
             return None
-        return RouteSpec(
-            name=self._name,
-            path=self._path,
-            route=route,
-            priority=DEFAULT_PRIORITY,
-            ttl_ms=None,
-            recency=None,
-            rules=RouteRules(),
-        )
+        return RouteSpec(name=self._name, path=self._path, route=route)
 
     def _from_object(self, entry: dict[str, Any]) -> RouteSpec | None:
         self._read.refuse_unknown(entry, _MEMBERS, self._path, route=self._name)

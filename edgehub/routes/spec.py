@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
+from edgehub.message import DEFAULT_PRIORITY
+
 if TYPE_CHECKING:
     from edgehub.errors import ManifestFault
     from edgehub.message import Priority, Recency
@@ -47,10 +49,10 @@ class RouteSpec(Struct, frozen=True, kw_only=True):
     name: str
     path: str
     route: Route
-    priority: Priority
-    ttl_ms: int | None
-    recency: Recency | None
-    rules: RouteRules
+    priority: Priority = DEFAULT_PRIORITY
+    ttl_ms: int | None = None
+    recency: Recency | None = None
+    rules: RouteRules = RouteRules()
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
