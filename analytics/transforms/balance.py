@@ -27,7 +27,7 @@ UNITS: Final = ("rows", "bytes")
 
 
 def balance(moved: DataFrame, marks: DataFrame) -> DataFrame:
-    """Set up the equation.
+    """Return the equation of each queue.
 
     Args:
         moved: Queue flows.
@@ -69,8 +69,8 @@ def _carried(edges: DataFrame) -> DataFrame:
         .when(F.col("detail") == "out", F.lit("carried_out"))
         .when(F.col("closing") & ~F.col("replaced"), F.lit("carried_out"))
     )
-    told = edges.withColumn("flow", flow).where(F.col("flow").isNotNull())
-    return told.select(*schemas.QUEUE, "flow", *UNITS)
+    placed = edges.withColumn("flow", flow).where(F.col("flow").isNotNull())
+    return placed.select(*schemas.QUEUE, "flow", *UNITS)
 
 
 def left_behind(marks: DataFrame, moved: DataFrame) -> DataFrame:
@@ -93,6 +93,8 @@ def _edges(marks: DataFrame, last: DataFrame) -> DataFrame:
         that another one followed.
     """
     of_hub, of_store = Window.partitionBy("hub"), Window.partitionBy("hub", "store")
+    # A file in which nothing waited at any edge has events of rows alone.
+    of_rows = last.groupBy("hub").agg(F.max("last_ms").alias("hub_last_ms"))
     since_ms = F.coalesce(F.col("last_ms"), F.lit(0))
     seen_ms = F.greatest(F.col("hub_ms"), since_ms)
     newest = Window.partitionBy(*schemas.QUEUE, "store", "detail").orderBy(
@@ -101,6 +103,7 @@ def _edges(marks: DataFrame, last: DataFrame) -> DataFrame:
     return (
         marks.where(F.col("event") == "carried")
         .join(last, on=["hub", "store"], how="left")
+        .join(of_rows, on="hub", how="left")
         .select(
             *marks.columns,
             (
@@ -109,7 +112,10 @@ def _edges(marks: DataFrame, last: DataFrame) -> DataFrame:
                 & ~F.max(F.col("detail") == "out").over(of_store)
                 & (F.row_number().over(newest) == 1)
             ).alias("closing"),
-            (F.max(seen_ms).over(of_store) < F.max(seen_ms).over(of_hub)).alias("replaced"),
+            (
+                F.max(seen_ms).over(of_store)
+                < F.greatest(F.max(seen_ms).over(of_hub), F.col("hub_last_ms"))
+            ).alias("replaced"),
         )
     )
 

@@ -16,6 +16,7 @@ from tests.support.hub_day import DATE, FLOWS, HubDay
 from tests.support.journal_format import check_copies, check_equation, read_folder
 from tests.support.mqtt_peer import mqtt_peer
 from tests.support.report import Results, export_lines
+from tests.support.report_equation import Equations
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> HubDay:
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession, day: HubDay) -> Results:
-    """Return what the report says of it."""
+    """Return the report on it."""
     output = day.folder / "results"
     args = parse_args([f"--input={day.export}", f"--output={output}", f"--date={DATE}"])
     assert job.run(spark, args) == 0
@@ -132,7 +133,7 @@ def test_starvation_is_found(results: Results):
     assert 0 in keep["served"]
 
 
-def test_losses_are_told(results: Results):
+def test_losses_are_counted(results: Results):
     """Drops, dead letters, demotions, moves, purges, refusals: rows by reason."""
     losses = {
         (row["event"], row["reason"], row["endpoint"]): row["rows"]
@@ -152,8 +153,8 @@ def test_losses_are_told(results: Results):
 def test_every_figure_once_more(results: Results, database: duckdb.DuckDBPyConnection):
     """DuckDB and a plain loop over the same files."""
     oracle.check_expiry(results, database)
-    oracle.check_flows(results, database)
-    oracle.check_backlog(results, database, {})
+    oracle.check_balance(results, Equations(database))
+    oracle.check_backlog(results, database, ())
     oracle.check_waiting(results, database)
     oracle.check_losses(results, database)
     oracle.check_windows(results, database)

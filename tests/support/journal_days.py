@@ -1,7 +1,7 @@
-"""Days of a hub as its journal would tell them: strict priority, a thin link, outages, expiry.
+"""Days of a hub as its journal would have them: strict priority, a thin link, outages, expiry.
 
 A model in steps of one second, seeded, quick enough for ten million lines. The equation of each
-day holds, and midnights agree. Run as a program it writes a whole fleet.
+day holds, and midnights agree. All lines of a commit have one time, as those of a hub.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import gzip
 import itertools
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class HubModel:
         random: Where chance comes from.
         outages: Pairs of seconds of the day in which the upstream link is down.
         off: Seconds of the day in which the hub does not run.
+        is_cut: Whether power was cut then: the hub had no time to write what waited.
+        clock: Second of the day from which on the clock is ahead by how many seconds, in order.
         headroom: Rows that the link takes, per row that arrives; below 1 a backlog grows.
     """
 
@@ -94,6 +96,8 @@ class HubModel:
         *,
         outages: Sequence[tuple[int, int]] = ((7_200, 10_800), (50_000, 51_200)),
         off: tuple[int, int] | None = None,
+        is_cut: bool = False,
+        clock: Sequence[tuple[int, int]] = (),
         headroom: float = 1.15,
     ) -> None:
         self.hub = hub
@@ -101,6 +105,8 @@ class HubModel:
         self.random = random
         self.outages = outages
         self.off = off
+        self.is_cut = is_cut
+        self.clock = clock
         self.headroom = headroom
         self.store = f"{random.getrandbits(64):016x}"
         self.queues = [_Queue(model) for model in QUEUES]
@@ -109,13 +115,22 @@ class HubModel:
         self._commit = random.randrange(10**6)
         self._offset = 0
 
-    def write_day(self, export: Path, date: str) -> int:
-        """Write the segments of one date, one an hour, and give the number of lines."""
+    def write_day(
+        self, export: Path, date: str, part: tuple[int, int] = (0, DAY_S), *, ends: bool = True
+    ) -> int:
+        """Write the segments of one date, one an hour, and return the number of lines.
+
+        Args:
+            export: The export.
+            date: The date.
+            part: Seconds of the day in which the hub has this database file.
+            ends: Whether it has the time to write what waits in the end.
+        """
         start = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
         folder = export / f"date={date}" / f"hub={self.hub}"
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         written = 0
-        hours = itertools.groupby(self._day(start), key=lambda line: line[0])
+        hours = itertools.groupby(self._day(start, *part, ends=ends), key=lambda line: line[0])
         for _, lines in hours:
             name = f"{self._commit:012}-{self.store[:8]}.jsonl.gz"
             with gzip.open(folder / name, "wt", compresslevel=1, encoding="utf-8") as file:
@@ -125,36 +140,45 @@ class HubModel:
     def _write(self, file: TextIO, lines: Iterator[tuple[int, int, str, str]]) -> int:
         head = f'{{"v":2,"hub":"{self.hub}","store":"{self.store}","commit":'
         count = 0
-        seq, before = 0, -1
+        seq, before, place = 0, -1, ""
         for _, hub_ms, time, rest in lines:
             if seq == COMMIT_LINES_MAX or hub_ms // 250 != before:
                 self._commit += 1
                 seq, before = 0, hub_ms // 250
-            file.write(
-                f'{head}{self._commit},"seq":{seq},"time":"{time}","hub_ms":{hub_ms},{rest}}}\n'
-            )
+                place = f'"time":"{time}","hub_ms":{hub_ms}'
+            file.write(f'{head}{self._commit},"seq":{seq},{place},{rest}}}\n')
             seq += 1
             count += 1
         return count
 
-    def _day(self, start: datetime) -> Iterator[tuple[int, int, str, str]]:
-        """Return (hour, hub time, time, rest of the line) of each line of the day."""
-        midnight_ms = self.hub_ms
-        at = start.strftime("%Y-%m-%dT00:00:00.000Z")
-        for rest in [*self._carried("in"), *self._links(0)]:
-            yield 0, midnight_ms, at, rest
-        hour_times = [start + timedelta(hours=hour) for hour in range(24)]
-        for second in range(DAY_S):
+    def _day(
+        self, start: datetime, first: int, end: int, *, ends: bool
+    ) -> Iterator[tuple[int, int, str, str]]:
+        """Return (hour, hub time, time, rest of the line) of each line of a part of the day."""
+        midnight_ms = self.hub_ms - first * 1000
+        begun = self._carried("start") if first else self._carried("in")
+        for rest in [*begun, *self._links(first)]:
+            yield first // 3600, self.hub_ms, f"{self._time(start, first)}.000Z", rest
+        for second in range(first, end):
             rests = list(self._second(second, midnight_ms + second * 1000))
-            hour, rest_s = divmod(second, 3600)
-            at = hour_times[hour].strftime("%Y-%m-%dT%H:") + f"{rest_s // 60:02}:{rest_s % 60:02}"
+            if not rests:
+                continue
+            at = self._time(start, second)
             for index, rest in enumerate(rests):
                 ms = index * 1000 // len(rests)
-                yield hour, midnight_ms + second * 1000 + ms, f"{at}.{ms:03}Z", rest
-        self.hub_ms = midnight_ms + DAY_S * 1000
-        at = start.strftime("%Y-%m-%dT23:59:59.999Z")
-        for rest in self._carried("out"):
-            yield 23, self.hub_ms - 1, at, rest
+                yield second // 3600, midnight_ms + second * 1000 + ms, f"{at}.{ms:03}Z", rest
+        self.hub_ms = midnight_ms + end * 1000
+        if ends:
+            at = f"{self._time(start, end - 1)}.999Z"
+            for rest in self._carried("out" if end == DAY_S else "stop"):
+                yield (end - 1) // 3600, self.hub_ms - 1, at, rest
+
+    def _time(self, start: datetime, second: int) -> str:
+        """Return the time of day that the clock has, to the second."""
+        ahead_s = next((each[1] for each in reversed(self.clock) if each[0] <= second), 0)
+        at_s = second + ahead_s
+        assert 0 <= at_s < DAY_S
+        return f"{start:%Y-%m-%d}T{at_s // 3600:02}:{at_s // 60 % 60:02}:{at_s % 60:02}"
 
     def _carried(self, edge: str) -> Iterator[str]:
         for queue in self.queues:
@@ -175,7 +199,7 @@ class HubModel:
 
     def _second(self, second: int, now_ms: int) -> Iterator[str]:
         if self.off and self.off[0] <= second < self.off[1]:
-            if second == self.off[0]:
+            if second == self.off[0] and not self.is_cut:
                 yield from self._carried("stop")
             self.offline_ms += 1000
             return

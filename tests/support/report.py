@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
-from analytics.schemas import DEFAULT_PRIORITY
+from analytics.schemas import DAY_MS, DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,29 +75,40 @@ class Results:
 
 
 def export_lines(export: Path, date: str = DATE) -> duckdb.DuckDBPyConnection:
-    """Return a database whose view `lines` has each line of a date once, with `day_ms` and `n`."""
+    """Return a database whose table `lines` has each line of a date once.
+
+    Columns in addition: `day_ms`; `n`, the rows that it stands for; `left`, false. `hub_ms` is put
+    so that 00:00 of each database file, by its first line, is one day.
+    """
     database = duckdb.connect()
     columns = ", ".join(f"{name}: '{kind}'" for name, kind in _COLUMNS.items())
     database.execute(
         f"""
         CREATE TABLE lines AS
-        SELECT DISTINCT ON (hub, store, commit, seq) * EXCLUDE (priority, to_priority),
-            CASE WHEN endpoint IS NOT NULL
-                THEN coalesce(priority, {DEFAULT_PRIORITY}) END AS priority,
-            CASE WHEN event = 'moved'
-                THEN coalesce(to_priority, {DEFAULT_PRIORITY}) END AS to_priority,
-            epoch_ms(time::TIMESTAMPTZ) - epoch_ms(TIMESTAMPTZ '{date} 00:00:00+00') AS day_ms,
-            CASE WHEN event = 'carried' THEN rows WHEN event = 'link' THEN 0
-                ELSE coalesce(count, 1) END AS n
-        FROM read_json('{export}/date={date}/hub=*/*.jsonl.gz', format = 'newline_delimited',
-            hive_partitioning = false, ignore_errors = true, columns = {{{columns}}})
-        WHERE hub IS NOT NULL AND event IS NOT NULL
+        WITH read AS (
+            SELECT DISTINCT ON (hub, store, commit, seq) * EXCLUDE (priority, to_priority),
+                CASE WHEN endpoint IS NOT NULL
+                    THEN coalesce(priority, {DEFAULT_PRIORITY}) END AS priority,
+                CASE WHEN event = 'moved'
+                    THEN coalesce(to_priority, {DEFAULT_PRIORITY}) END AS to_priority,
+                epoch_ms(time::TIMESTAMPTZ) - epoch_ms(TIMESTAMPTZ '{date} 00:00:00+00') AS day_ms,
+                CASE WHEN event = 'carried' THEN rows WHEN event = 'link' THEN 0
+                    ELSE coalesce(count, 1) END AS n
+            FROM read_json('{export}/date={date}/hub=*/*.jsonl.gz', format = 'newline_delimited',
+                hive_partitioning = false, ignore_errors = true, columns = {{{columns}}})
+            WHERE hub IS NOT NULL AND event IS NOT NULL
+        ), files AS (
+            SELECT hub, store, arg_min(hub_ms - day_ms, (commit, seq)) AS midnight_ms
+            FROM read GROUP BY ALL
+        )
+        SELECT read.* REPLACE (hub_ms - midnight_ms + {DAY_MS} AS hub_ms), false AS "left"
+        FROM read JOIN files USING (hub, store)
         """
     )
     return database
 
 
 def rows_of(database: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
-    """Run a query and give its rows."""
+    """Run a query and return its rows."""
     found = database.sql(query)
     return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]

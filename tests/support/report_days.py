@@ -1,14 +1,13 @@
-"""An export for tests of the report: hubs by hand, one a question, and simulated ones beside them.
+"""An export for tests of the report: hubs by hand, one a question, and simulated ones.
 
 Every hub by hand has a whole day whose counts close. `sends` keeps a better priority busy.
 """
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING, Final
 
-from tests.support.journal_days import HubModel
+from tests.support.generated_days import write_generated
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE
 
@@ -16,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+MODELS: Final = 3
+"""The first kinds of generated days, on which the report can rest."""
+
 
 def write_export(export: Path) -> None:
     """Write all hubs into an export."""
-    for name, tell in HUBS.items():
+    for name, write in HUBS.items():
         journal = HandJournal(DATE, hub=name)
-        tell(journal)
+        write(journal)
         journal.write(export)
-    # Two days, so that the second begins with rows that were carried in.
-    for seed, off in enumerate((None, (30_000, 31_200)), start=1):
-        model = HubModel(f"model-{seed}", 4_000, Random(seed), off=off, headroom=0.9)
-        model.write_day(export, "2026-11-27")
-        model.write_day(export, DATE)
+    for number in range(MODELS):
+        write_generated(export, number, 4_000)
 
 
 def sends(
@@ -39,7 +38,7 @@ def sends(
     priority: int = 0,
     endpoint: str = "upstream",
 ) -> None:
-    """Let rows of a priority come and be sent at once, from `first` on and before `last`."""
+    """Add rows of a priority that are sent at once, from `first` on and before `last`."""
     at_s, last_s = _seconds(first), _seconds(last)
     while at_s < last_s:
         keys = {"priority": priority, "endpoint": endpoint}

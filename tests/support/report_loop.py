@@ -1,4 +1,4 @@
-"""Starvation windows by a plain loop: each hub's lines in their order, one queue's state at a time.
+"""Starvation windows and states of links by plain loops over each hub's lines in their order.
 
 Shares nothing with the report but the definition in docs/reference/report.md.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 LIMIT_MS = 60_000
 DAY_MS = 86_400_000
@@ -26,7 +29,8 @@ class _Spell:
     idle_ms: int = 0
     expired: int = 0
     retried: int = 0
-    better: set[int] = field(default_factory=set)
+    better: dict[int, int] = field(default_factory=dict)
+    """Better priorities, and when each was served first."""
 
 
 @dataclass
@@ -50,10 +54,9 @@ class _Hub:
         self.windows: list[Line] = []
 
     def run(self) -> list[Line]:
-        ends = [x["hub_ms"] - x["day_ms"] + DAY_MS for x in self.lines if x["edge"] == "out"]
         for line in self.lines:
             self._step(line)
-        end_ms = max(ends, default=self.lines[-1]["hub_ms"])
+        end_ms = _end_ms(self.lines)
         for key in list(self.queues):
             self._close(key, end_ms)
         return self.windows
@@ -67,6 +70,8 @@ class _Hub:
         elif line["edge"] in ("start", "stop"):
             self.running = line["edge"] == "start"
             self._settle(now)
+            if line["left"]:
+                self._leave(key, line)
         elif event in INTO or line["edge"] == "in":
             at = now - line["day_ms"] if line["edge"] == "in" else now
             self._add(key, at, line["n"], line["bytes"])
@@ -120,15 +125,16 @@ class _Hub:
                 spell.idle_ms += _pause(now - spell.last_ms)
                 spell.last_ms = now
                 if served[1] < key[1]:
-                    spell.better.add(served[1])
+                    spell.better.setdefault(served[1], now)
 
     def _close(self, key: tuple[str, int], now: int) -> None:
         spell, self.queues[key].spell = self.queues[key].spell, None
         if spell is None or now - spell.start_ms < LIMIT_MS:
             return
         idle_ms = spell.idle_ms + _pause(now - spell.last_ms)
-        kind = "starved" if spell.better else "held_back" if spell.retried else "idle"
-        if not spell.better and not idle_ms:
+        better = sorted(priority for priority, at_ms in spell.better.items() if at_ms < now)
+        kind = "starved" if better else "held_back" if spell.retried else "idle"
+        if not better and not idle_ms:
             return
         names = ("hub", "endpoint", "priority", "kind", "length_ms", "idle_ms", "served")
         values = (
@@ -137,7 +143,7 @@ class _Hub:
             kind,
             now - spell.start_ms,
             idle_ms,
-            sorted(spell.better) or None,
+            better or None,
         )
         window = dict(zip(names, values, strict=True))
         window |= {"rows": spell.rows, "bytes": spell.size, "expired": spell.expired}
@@ -148,13 +154,74 @@ def _pause(length_ms: int) -> int:
     return length_ms if length_ms >= LIMIT_MS else 0
 
 
+def _end_ms(lines: list[Line]) -> int:
+    """Return the hub time of the end of a hub's day."""
+    ends = [x["hub_ms"] - x["day_ms"] + DAY_MS for x in lines if x["edge"] == "out"]
+    return max(ends, default=max(line["hub_ms"] for line in lines))
+
+
 def windows_of(lines: list[Line]) -> list[Line]:
     """Find the windows of all hubs.
 
     Args:
+        lines: As `tests.support.report.export_lines` has them, with what was left behind.
+    """
+    return [window for name, own in _by_hub(lines) for window in _Hub(name, own).run()]
+
+
+def links_of(lines: list[Line]) -> list[Line]:
+    """Return the table `links`.
+
+    Args:
         lines: As `tests.support.report.export_lines` has them.
     """
+    return [row for name, own in _by_hub(lines) for row in _links(name, own)]
+
+
+def _by_hub(lines: list[Line]) -> Iterable[tuple[str, list[Line]]]:
     hubs: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         hubs[line["hub"]].append(line)
-    return [window for name, own in hubs.items() for window in _Hub(name, own).run()]
+    return hubs.items()
+
+
+def _links(hub: str, lines: list[Line]) -> Iterator[Line]:
+    first_ms = min(line["hub_ms"] for line in lines if line["endpoint"])
+    end_ms = _end_ms(lines)
+    of_hub = [line for line in lines if line["edge"] in ("start", "stop")]
+    for endpoint in {line["endpoint"] for line in lines if line["endpoint"]}:
+        own = [line for line in lines if line["event"] == "link" and line["endpoint"] == endpoint]
+        changes = sorted(
+            of_hub + own, key=lambda line: (line["hub_ms"], line["commit"], line["seq"])
+        )
+        before: dict[bool, bool] = {}
+        for line in changes:
+            before.setdefault(
+                line["event"] == "link", line["state"] != "up" and line["edge"] != "start"
+            )
+        up, running = before.get(True, True), before.get(False, True)
+        sums = {"known_ms": end_ms - first_ms, "running_ms": 0}
+        downs = [0]
+        at_ms = first_ms
+        for line in [*changes, {"hub_ms": end_ms, "event": None, "edge": None}]:
+            length_ms = max(0, line["hub_ms"] - at_ms)
+            at_ms = line["hub_ms"]
+            if running:
+                sums["running_ms"] += length_ms
+            if running and not up:
+                downs[-1] += length_ms
+            elif downs[-1]:
+                downs.append(0)
+            if line["event"] == "link":
+                up = line["state"] == "up"
+            elif line["edge"]:
+                running = line["edge"] == "start"
+        times = [length for length in downs if length]
+        yield {
+            "hub": hub,
+            "endpoint": endpoint,
+            **sums,
+            "down_ms": sum(times),
+            "downs": len(times),
+            "longest_down_ms": max(times, default=0),
+        }

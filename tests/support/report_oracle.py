@@ -10,14 +10,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tests.support.report import rows_of
-from tests.support.report_loop import windows_of
+from tests.support.report_loop import links_of, windows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import duckdb
 
     from tests.support.report import Results
+    from tests.support.report_equation import Equations
 
 QUEUE = "hub, endpoint, priority"
 CAUSE = """CASE WHEN waited_ms IS NULL THEN 'unknown'
@@ -34,6 +35,8 @@ FLOWS = f"""
     FROM lines WHERE event = 'moved'
     UNION ALL SELECT {QUEUE}, 'carried_in', n, bytes, 0
     FROM lines WHERE event = 'carried' AND edge = 'in'
+    UNION ALL SELECT {QUEUE}, 'left_behind', n, bytes, day_ms
+    FROM lines WHERE "left"
 """
 COMES = "flow IN ('enqueued', 'requeued', 'carried_in', 'moved_in')"
 
@@ -47,7 +50,7 @@ def same(found: Iterable[dict[str, Any]], expected: Iterable[dict[str, Any]], na
 
 
 def check_expiry(results: Results, database: duckdb.DuckDBPyConnection):
-    """Rows, bytes and the parts of their waits by queue, route, device, cause and hour."""
+    """Check rows, bytes and the parts of their waits by queue, route, device, cause and hour."""
     sums = ", ".join(f"coalesce(sum({name}), 0)::BIGINT AS {name}" for name in ("ttl_ms", *PARTS))
     expected = rows_of(
         database,
@@ -58,33 +61,18 @@ def check_expiry(results: Results, database: duckdb.DuckDBPyConnection):
     same(results.table("expiry"), expected, list(expected[0]))
 
 
-def check_flows(results: Results, database: duckdb.DuckDBPyConnection):
-    """Each flow of each queue in rows and bytes."""
-    expected = rows_of(
-        database,
-        f"SELECT {QUEUE}, flow, sum(n)::BIGINT AS rows, sum(bytes)::BIGINT AS bytes "
-        f"FROM ({FLOWS}) GROUP BY ALL",
-    )
-    known = {
-        (row["hub"], row["endpoint"], row["priority"]): row for row in results.table("balance")
-    }
-    assert {(row["hub"], row["endpoint"], row["priority"]) for row in expected} == set(known)
-    for row in expected:
-        balanced = known[row["hub"], row["endpoint"], row["priority"]]
-        flow = row["flow"]
-        assert (balanced[f"{flow}_rows"], balanced[f"{flow}_bytes"]) == (row["rows"], row["bytes"])
-    told = sum(row["rows"] for row in expected)
-    names = [name for name in next(iter(known.values())) if name.endswith("_rows")]
-    counted = [name for name in names if name not in ("carried_out_rows", "difference_rows")]
-    assert told == sum(row[name] for row in known.values() for name in counted)
+def check_balance(results: Results, equations: Equations):
+    """Check each flow of each queue in rows and bytes, differences, and the state of the day."""
+    expected = [row for row in equations.balance if row["state"] != "unbalanced"]
+    same(results.table("balance"), expected, list(expected[0]))
 
 
 def check_backlog(
-    results: Results, database: duckdb.DuckDBPyConnection, last_slots: Mapping[str, int]
+    results: Results, database: duckdb.DuckDBPyConnection, open_hubs: Collection[str]
 ):
-    """Rows and bytes that wait at the end of each slot of ten minutes.
+    """Check rows and bytes that wait at the end of each slot of ten minutes.
 
-    `last_slots` has the hubs whose day ends early.
+    The day of `open_hubs` ends with the slot of their last event of a row.
     """
     flows = rows_of(
         database,
@@ -98,11 +86,9 @@ def check_backlog(
         key = (row["hub"], row["endpoint"], row["priority"])
         changes[key][row["slot"]] = (row["rows"], row["bytes"])
     expected = []
-    found = results.table("backlog")
-    last = defaultdict(int)
-    for row in found:
-        last[row["hub"]] = max(last[row["hub"]], row["slot"])
-    assert {hub: slot for hub, slot in last.items() if slot != 143} == last_slots
+    last: dict[str, int] = defaultdict(int)
+    for (hub, *_), slots in changes.items():
+        last[hub] = max(last[hub], *slots) if hub in open_hubs else 143
     for key, slots in changes.items():
         waiting = [0, 0]
         for slot in range(last[key[0]] + 1):
@@ -110,11 +96,12 @@ def check_backlog(
             waiting = [waiting[0] + net[0], waiting[1] + net[1]]
             expected.append((*key, slot, *waiting))
     names = ("hub", "endpoint", "priority", "slot", "rows", "bytes")
-    assert sorted(tuple(row[name] for name in names) for row in found) == sorted(expected)
+    found = (tuple(row[name] for name in names) for row in results.table("backlog"))
+    assert sorted(found) == sorted(expected)
 
 
 def check_waiting(results: Results, database: duckdb.DuckDBPyConnection, where: str = "true"):
-    """The smallest wait of enough rows, at three digits; the rest exactly.
+    """Check the smallest wait of enough rows, at three digits; the rest exactly.
 
     `where` keeps the hubs whose lines stand for one row each.
     """
@@ -136,7 +123,7 @@ def check_waiting(results: Results, database: duckdb.DuckDBPyConnection, where: 
 
 
 def check_losses(results: Results, database: duckdb.DuckDBPyConnection):
-    """Drops, dead letters, demotions, refusals by the kind of their reason."""
+    """Check drops, dead letters, demotions, refusals by the kind of their reason."""
     expected = rows_of(
         database,
         f"""SELECT {QUEUE}, event, split_part(reason, ':', 1) AS reason, sum(n)::BIGINT AS rows,
@@ -149,9 +136,15 @@ def check_losses(results: Results, database: duckdb.DuckDBPyConnection):
 
 
 def check_windows(results: Results, database: duckdb.DuckDBPyConnection):
-    """A loop over the lines in their order, without pieces or minutes, finds the same windows."""
+    """Check windows by a loop over the lines in their order, without pieces or minutes."""
     expected = windows_of(rows_of(database, "SELECT * FROM lines"))
     names = ("hub", "endpoint", "priority", "kind", "length_ms", "idle_ms", "served")
     names += ("rows", "bytes", "expired", "retried")
     found = results.table("starvation_windows")
     same(found, expected, names)
+
+
+def check_links(results: Results, database: duckdb.DuckDBPyConnection):
+    """Check how long hubs ran and links were down, by a loop over their states."""
+    expected = links_of(rows_of(database, "SELECT * FROM lines"))
+    same(results.table("links"), expected, list(expected[0]))
