@@ -39,11 +39,11 @@ def read_lines(spark: SparkSession, surveyed: Survey, args: JobArgs) -> DataFram
         spark.read.schema(schemas.LINE)
         .option("columnNameOfCorruptRecord", schemas.CORRUPT)
         .option("pathGlobFilter", SEGMENTS)
-        # Otherwise the names of folders would replace what the lines say.
+        # Otherwise the names of folders would replace those of the lines.
         .option("recursiveFileLookup", value=True)
         .json([literal(folder) for folder in surveyed.folders.values()])
     )
-    return judge(raw, args.midnight, surveyed.doubtful, asks_what_if=args.asks_what_if)
+    return judge(raw, args.midnight, surveyed.doubtful, asks_what_if=args.reads_for_what_if)
 
 
 def judge(
@@ -92,7 +92,7 @@ def judge(
         .otherwise(F.lit(0))
         .alias("rows"),
         F.coalesce("bytes", F.lit(0)).alias("bytes"),
-        # Whoever may wait for ever may say so by any number.
+        # Any large number may stand for a row that may wait for ever.
         F.when(F.col("ttl_ms") > NUMBER_MAX, F.lit(NUMBER_MAX))
         .otherwise(F.col("ttl_ms"))
         .alias("ttl_ms"),
@@ -102,9 +102,9 @@ def judge(
         "to_endpoint",
         F.when(event == "moved", F.coalesce("to_priority", default)).alias("to_priority"),
         "fault",
-        F.when(is_doubtful, F.xxhash64(*_told_columns())).alias("content"),
+        F.when(is_doubtful, F.xxhash64(*_own_columns())).alias("content"),
         F.when(is_faulty | is_doubtful, F.input_file_name()).alias("file"),
-        F.when(is_faulty, F.coalesce(schemas.CORRUPT, F.to_json(F.struct(*_told_columns())))).alias(
+        F.when(is_faulty, F.coalesce(schemas.CORRUPT, F.to_json(F.struct(*_own_columns())))).alias(
             "line"
         ),
         *(_for_scenarios() if asks_what_if else ()),
@@ -113,11 +113,18 @@ def judge(
 
 def _for_scenarios() -> list[Column]:
     """Return the columns that `analytics.what_if.parcels` has a use for, and no other question."""
-    told = F.coalesce("route_table", F.to_json("ages"))
-    return [F.col("routes"), F.col("attempt_ms"), told.alias("told")]
+    # What Spark reads as text is the JSON itself.
+    parts = {"routes": "route_table", "endpoints": "endpoints", "caps": "caps"}
+    members = [
+        F.concat(F.lit(f'"{name}":'), F.coalesce(column, F.lit("null")))
+        for name, column in parts.items()
+    ]
+    in_force = F.concat(F.lit("{"), F.concat_ws(",", *members), F.lit("}"))
+    details = F.when(F.col("event") == "settings", in_force).otherwise(F.to_json("ages"))
+    return [F.col("routes"), F.col("attempt_ms"), details.alias("details")]
 
 
-def _told_columns() -> list[str]:
+def _own_columns() -> list[str]:
     return [name for name in schemas.LINE.names if name != schemas.CORRUPT]
 
 
@@ -138,7 +145,7 @@ def _fault() -> Column:
 
 
 def _is_utc() -> Column:
-    """Tell a moment from what a cast takes for one: a date alone, a time of today, another zone."""
+    """Return whether it is a moment in UTC; a cast takes dates, times and other zones for one."""
     return (F.substring("time", 11, 1) == "T") & F.col("time").endswith("Z")
 
 

@@ -29,7 +29,7 @@ CORRUPT: Final = "_corrupt"
 IN_EVENTS: Final = ("enqueued", "requeued")
 OUT_EVENTS: Final = ("sent", "expired", "dropped", "dead_lettered", "purged", "lost", "moved")
 ROW_EVENTS: Final = (*IN_EVENTS, *OUT_EVENTS)
-"""Events of the equation; `retried` is told of a row that stays."""
+"""Events of the equation; `retried` is about a row that stays."""
 
 EVENTS: Final = (
     *ROW_EVENTS,
@@ -70,6 +70,8 @@ _TYPES: Final = {
     "attempt_ms": LongType(),
     "ages": ArrayType(ArrayType(LongType())),
     "route_table": StringType(),
+    "endpoints": StringType(),
+    "caps": StringType(),
     CORRUPT: StringType(),
 }
 

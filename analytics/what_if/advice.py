@@ -61,12 +61,12 @@ def _of_route(route: str, priority: int, ttl_s: int) -> Iterator[Scenario]:
         longer_s, better = round(ttl_s * factor), place - step
         if better < 0 or (factor > 1 and longer_s == ttl_s):
             continue
-        told = [f"time to live {_span(ttl_s)} to {_span(longer_s)}"] if factor > 1 else []
-        told += [f"priority {_shown(priority)} to {better}"] if step else []
+        parts = [f"time to live {_span(ttl_s)} to {_span(longer_s)}"] if factor > 1 else []
+        parts += [f"priority {_shown(priority)} to {better}"] if step else []
         change = RouteChange(
             priority=better if step else None, ttl_ms=longer_s * 1000 if factor > 1 else None
         )
-        yield Scenario(name=f"route {route}: {', '.join(told)}", routes={route: change})
+        yield Scenario(name=f"route {route}: {', '.join(parts)}", routes={route: change})
 
 
 def effects(table: DataFrame, scenarios: Sequence[Scenario]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the scenarios would have made of one hub's day, beside how well it can be told.
+"""What the scenarios would have made of one hub's day, and how well it can be told.
 
 Pure Python. Each endpoint is first simulated as it was; where that differs from the record by more
 than `ERROR_MAX`, the answer is "cannot tell".
@@ -10,6 +10,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from analytics.what_if.in_force import InForce
+from analytics.what_if.queues import Outcome
 from analytics.what_if.recorded import (
     CARRIED,
     END,
@@ -21,7 +23,7 @@ from analytics.what_if.recorded import (
     Arrival,
     EndpointDay,
 )
-from analytics.what_if.simulation import Outcome, Simulation
+from analytics.what_if.simulation import Rules, Simulation
 from analytics.what_if.treatments import RouteTable
 
 if TYPE_CHECKING:
@@ -71,22 +73,29 @@ def answers(
     """
     known = list(parcels)
     times = [parcel.at_ms + step_ms for parcel in known if parcel.kind != WAITED]
-    table = next((each.text for each in reversed(known) if each.kind == SETTINGS), None)
+    in_force = InForce(known)
     by_endpoint: dict[str, list[Parcel]] = defaultdict(list)
     for parcel in known:
         if parcel.kind not in {SETTINGS, END}:
             by_endpoint[parcel.endpoint].append(parcel)
     everywhere = by_endpoint.pop("", [])
+    with_rows = {
+        endpoint: own
+        for endpoint, own in sorted(by_endpoint.items())
+        if any(parcel.kind != LINK for parcel in own)
+    }
     found: list[Answer] = []
-    for endpoint, own in sorted(by_endpoint.items()):
-        if any(parcel.kind != LINK for parcel in own):
-            in_order = sorted(own + everywhere, key=lambda parcel: parcel.at_ms)
-            day = _day(in_order, max(times, default=0), step_ms)
-            found += _Endpoint(hub, endpoint, day, table).ask(scenarios)
+    for endpoint, own in with_rows.items():
+        in_order = sorted(own + everywhere, key=lambda parcel: parcel.at_ms)
+        day = _day(in_order, max(times, default=0), step_ms, in_force, endpoint)
+        is_alone = len(with_rows) == 1
+        found += _Endpoint(hub, endpoint, day, in_force, is_alone=is_alone).ask(scenarios)
     return found
 
 
-def _day(parcels: list[Parcel], end_ms: int, step_ms: int) -> EndpointDay:
+def _day(
+    parcels: list[Parcel], end_ms: int, step_ms: int, in_force: InForce, endpoint: str
+) -> EndpointDay:
     waited = [parcel for parcel in parcels if parcel.kind == WAITED and parcel.rows > 0]
     initial = [
         Arrival(
@@ -101,7 +110,14 @@ def _day(parcels: list[Parcel], end_ms: int, step_ms: int) -> EndpointDay:
         left = carried.rows - known.pop(carried.priority, 0)
         initial += _stayed(carried, left)
     rest = [parcel for parcel in parcels if parcel.kind not in {WAITED, CARRIED}]
-    return EndpointDay(rest, initial, end_ms, step_ms)
+    return EndpointDay(
+        rest,
+        initial,
+        end_ms,
+        step_ms,
+        midnight_ms=in_force.midnight_ms or 0,
+        had_windows=in_force.has_windows(endpoint),
+    )
 
 
 def _stayed(carried: Parcel, left: int) -> Iterator[Arrival]:
@@ -119,24 +135,45 @@ def _stayed(carried: Parcel, left: int) -> Iterator[Arrival]:
 class _Endpoint:
     """One endpoint's day and its answers."""
 
-    def __init__(self, hub: str, endpoint: str, day: EndpointDay, table: str | None) -> None:
+    def __init__(
+        self, hub: str, endpoint: str, day: EndpointDay, in_force: InForce, *, is_alone: bool
+    ) -> None:
         self._hub = hub
         self._endpoint = endpoint
         self._day = day
+        self._in_force = in_force
+        self._is_alone = is_alone
         arrivals = [*day.initial, *(each for step in day.steps for each in step.arrivals)]
-        self._table = RouteTable(table, endpoint, arrivals)
+        self._table = RouteTable(in_force.routes, endpoint, arrivals)
         self._came = day.came()
         self._was = Simulation(day, self._table.as_it_was()).run()
         self._errors = self._queue_errors()
 
     def ask(self, scenarios: Sequence[Scenario]) -> Iterator[Answer]:
-        """Answer the scenarios that concern this endpoint."""
+        """Simulate the scenarios that concern this endpoint."""
         names = {name for routes in self._came for name in routes}
         for scenario in scenarios:
-            factor = scenario.factors.get(self._endpoint, 1.0)
-            if factor != 1.0 or not names.isdisjoint(scenario.routes):
-                would = Simulation(self._day, self._table.under(scenario), factor).run()
-                yield from self._compare(scenario, would, factor)
+            rules, doubt = self._rules(scenario)
+            if rules != Rules() or doubt or not names.isdisjoint(scenario.routes):
+                would = Simulation(self._day, self._table.under(scenario), rules).run()
+                yield from self._compare(scenario, would, doubt)
+
+    def _rules(self, scenario: Scenario) -> tuple[Rules, str]:
+        """Return what is different in a scenario, and why it cannot be told, if so."""
+        factor = scenario.factors.get(self._endpoint, 1.0)
+        windows = scenario.windows.get(self._endpoint)
+        doubt, limits = "", None
+        if scenario.limits:
+            found = self._in_force.limits(scenario.limits, is_alone=self._is_alone)
+            if isinstance(found, str):
+                doubt = found
+            else:
+                limits = found
+        if windows is not None and self._in_force.midnight_ms is None:
+            doubt = "no state of a link is recorded, so the time of day is not known"
+        elif (factor < 1 or windows is not None) and self._day.busy_s < MEASURED_S:
+            doubt = "rows hardly ever waited for the link, so its rate is not known"
+        return Rules(factor=factor, windows=windows, limits=limits), doubt
 
     def _queue_errors(self) -> dict[int, float]:
         """Return by how much of its rows the simulation of each queue differs from the record."""
@@ -154,7 +191,7 @@ class _Endpoint:
         }
 
     def _compare(
-        self, scenario: Scenario, would: dict[tuple[str, ...], Outcome], factor: float
+        self, scenario: Scenario, would: dict[tuple[str, ...], Outcome], doubt: str
     ) -> Iterator[Answer]:
         by_route: dict[tuple[int, str], list[tuple[str, ...]]] = defaultdict(list)
         for routes in self._came:
@@ -162,7 +199,9 @@ class _Endpoint:
             by_route[self._day.priority[routes], name].append(routes)
         for (priority, name), members in sorted(by_route.items()):
             error = self._errors.get(priority, 0.0)
-            reason = self._doubt(error, factor)
+            reason = doubt
+            if error > ERROR_MAX:
+                reason = f"simulated as it was, {error:.1%} of its rows end differently"
             then = [would.get(routes) or Outcome() for routes in members]
             was = [self._was[routes] for routes in members]
             yield Answer(
@@ -185,10 +224,3 @@ class _Endpoint:
                 recorded_sent=sum(self._day.sent[routes] for routes in members),
                 recorded_expired=sum(self._day.expired[routes] for routes in members),
             )
-
-    def _doubt(self, error: float, factor: float) -> str:
-        if error > ERROR_MAX:
-            return f"simulated as it was, {error:.1%} of its rows end differently"
-        if factor < 1 and self._day.busy_s < MEASURED_S:
-            return "rows hardly ever waited for the link, so its rate is not known"
-        return ""

@@ -15,6 +15,7 @@ from analytics.what_if.answers import Answer, answers
 from analytics.what_if.recorded import (
     CAME,
     CARRIED,
+    DROPPED,
     END,
     EXPIRED,
     LINK,
@@ -34,18 +35,18 @@ if TYPE_CHECKING:
 
     from analytics.what_if.scenarios import Scenario
 
-COLUMNS: Final = ("routes", "attempt_ms", "told")
+COLUMNS: Final = ("routes", "attempt_ms", "details")
 """What the questions of the report have no use for, and these have."""
 
 SHORT_STEPS_MAX: Final = 1_000_000
 """Lines of a date that is simulated in the shorter steps."""
 
 _KEY: Final = ("hub", "at_ms", "kind", "endpoint", "priority", "routes", "ttl_ms", "text")
-_GONE: Final = ("dropped", "dead_lettered", "purged", "lost")
+_GONE: Final = ("dead_lettered", "purged", "lost")
 
 
 def what_if(lines: DataFrame, scenarios: Sequence[Scenario], *, count: int) -> DataFrame:
-    """Ask scenarios of all hubs.
+    """Simulate scenarios for all hubs.
 
     Args:
         lines: Good lines without copies, with `COLUMNS`.
@@ -80,13 +81,14 @@ def parcels(lines: DataFrame, step_ms: int) -> DataFrame:
 
 
 def _rows(lines: DataFrame) -> DataFrame:
-    """Rows that joined, left or were sent, each at the time that decided about it."""
+    """Return rows that joined, left or were sent, each at the time that decided about it."""
     event = F.col("event")
     by_command = (event == "moved") & (F.col("detail") == "command")
     kind = (
         F.when(event.isin("enqueued", "requeued"), CAME)
         .when(event == "sent", SENT)
         .when(event == "expired", EXPIRED)
+        .when(event == "dropped", DROPPED)
         .when(event.isin(*_GONE) | by_command, REMOVED)
     )
     wait_ms = F.coalesce("waited_ms", F.lit(0))
@@ -108,10 +110,11 @@ def _rows(lines: DataFrame) -> DataFrame:
 
 
 def _waited(lines: DataFrame) -> DataFrame:
-    """Rows that waited at 00:00, found where they left; one that moved left twice."""
+    """Return rows that waited at 00:00, found where they left; one that moved left twice."""
     event = F.col("event")
     old = lines.where(
-        event.isin("sent", "expired", *_GONE, "moved") & (F.col("waited_ms") > F.col("day_ms"))
+        event.isin("sent", "expired", "dropped", *_GONE, "moved")
+        & (F.col("waited_ms") > F.col("day_ms"))
     )
     moved = old.where(event == "moved")
     came_in = moved.withColumns(
@@ -133,7 +136,7 @@ def _waited(lines: DataFrame) -> DataFrame:
 
 
 def _others(lines: DataFrame) -> DataFrame:
-    """What was carried in, states of links, ends of the hub, and its routes."""
+    """Return what was carried in, states of links, ends of the hub, and what is in force."""
     event, detail = F.col("event"), F.col("detail")
     is_stop = (event == "carried") & (detail == "stop")
     kind = (
@@ -151,7 +154,9 @@ def _others(lines: DataFrame) -> DataFrame:
         F.when(is_stop, none.cast("int")).otherwise(F.col("priority")).alias("priority"),
         none.cast("array<string>").alias("routes"),
         none.cast("bigint").alias("ttl_ms"),
-        F.col("told").alias("text"),
+        F.when(event == "link", F.col("day_ms").cast("string"))
+        .otherwise(F.col("details"))
+        .alias("text"),
         F.when(event == "link", (detail == "up").cast("bigint"))
         .when(is_stop, F.lit(0).cast("bigint"))
         .otherwise(F.col("rows"))
@@ -163,7 +168,7 @@ def _others(lines: DataFrame) -> DataFrame:
 def _answers_of(
     rows: Iterable[Row], scenarios: Sequence[Scenario], step_ms: int
 ) -> Iterator[Answer]:
-    """Answer for each hub of a partition, in whose order its rows come."""
+    """Yield the answers for each hub of a partition, in which its rows follow each other."""
     hub: str | None = None
     own: list[Parcel] = []
     for row in rows:

@@ -23,13 +23,13 @@ waits also where the pump spreads rows over the round trip, or looks for the rat
 MEASURED_S: Final = 30.0
 """A rate is that of at least so many seconds of a saturated link."""
 
-CAME, WAITED, CARRIED, REMOVED, SENT, EXPIRED, LINK, SETTINGS, END = (
-    *("came", "waited", "carried", "removed"),
+CAME, WAITED, CARRIED, REMOVED, DROPPED, SENT, EXPIRED, LINK, SETTINGS, END = (
+    *("came", "waited", "carried", "removed", "dropped"),
     *("sent", "expired", "link", "settings", "end"),
 )
 """Kinds of parcels: rows that joined, that waited at 00:00 and left on the day, all that waited
-then, rows that left otherwise, that were handed to the link, whose time ended; states of links; the
-routes in force; the end of the day."""
+then, rows that left otherwise, that gave way to a limit, that were handed to the link, whose time
+ended; states of links; what is in force; the end of the day."""
 
 
 class Parcel(NamedTuple):
@@ -45,7 +45,8 @@ class Parcel(NamedTuple):
         ttl_ms: Of the rows, None = never ends.
         rows: How many; of a link 1 = up.
         bytes: Their bytes.
-        text: JSON of ages, or of routes.
+        text: JSON: ages of rows; of a link the milliseconds since 00:00; `routes`, `endpoints` and
+            `caps` in force.
     """
 
     at_ms: int
@@ -73,12 +74,16 @@ class Arrival(NamedTuple):
 class Step:
     """What happened in one step, and what the link could take in it and after it."""
 
-    __slots__ = ("arrivals", "at_ms", "capacity", "leaves", "link", "removed", "rest", "sent_bytes")
+    __slots__ = (
+        *("arrivals", "at_ms", "capacity", "dropped", "leaves"),
+        *("link", "removed", "rest", "sent_bytes", "usual"),
+    )
 
     def __init__(self, at_ms: int) -> None:
         self.at_ms = at_ms
         self.arrivals: list[Arrival] = []
         self.removed: list[tuple[tuple[str, ...], int]] = []
+        self.dropped: list[tuple[tuple[str, ...], int]] = []
         self.leaves = 0
         self.sent_bytes = 0
         self.link: bool | None = None
@@ -86,6 +91,8 @@ class Step:
         """Bytes of this step."""
         self.rest = 0.0
         """Bytes per second from its end to the next step."""
+        self.usual = 0.0
+        """Bytes per second of a link that is up."""
 
 
 class EndpointDay:
@@ -93,6 +100,8 @@ class EndpointDay:
 
     Attributes:
         step_ms: Length of a step.
+        midnight_ms: Hub time of 00:00.
+        had_windows: Whether its link was to be open in windows only.
         steps: In order; where nothing happened there are none.
         initial: What waited at the beginning, in order.
         sent: Recorded rows by routes.
@@ -109,8 +118,13 @@ class EndpointDay:
         initial: list[Arrival],
         end_ms: int,
         step_ms: int = STEP_MS,
+        *,
+        midnight_ms: int = 0,
+        had_windows: bool = False,
     ) -> None:
         self.step_ms = step_ms
+        self.midnight_ms = midnight_ms
+        self.had_windows = had_windows
         self.initial = sorted(initial, key=lambda arrival: arrival.at_ms)
         self.sent: dict[tuple[str, ...], int] = defaultdict(int)
         self.expired: dict[tuple[str, ...], int] = defaultdict(int)
@@ -157,10 +171,10 @@ class EndpointDay:
                 self.expired[routes] += rows
             else:
                 self.removed[routes] += rows
-                step.removed.append((routes, rows))
+                (step.dropped if parcel.kind == DROPPED else step.removed).append((routes, rows))
 
     def _measure(self) -> None:
-        """Work out when the link was saturated, the rates of the hours, and each capacity."""
+        """Find when the link was saturated, the rates of the hours, and each capacity."""
         depths = self._depths()
         peaks = self._peaks()
         hours: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -187,7 +201,7 @@ class EndpointDay:
     def _free_capacity(
         self, free: list[tuple[Step, bool, bool]], hours: dict[int, list[float]]
     ) -> None:
-        """Let the link take as much where it was not saturated as it took where it was."""
+        """Set capacities where the link was not saturated to what it took where it was."""
         sent = sum(size for size, _ in hours.values())
         step_s = self.step_ms / 1000
         usual = max((step.sent_bytes / step_s for step in self.steps), default=0.0)
@@ -199,7 +213,7 @@ class EndpointDay:
             if seconds >= MEASURED_S and size
         }
         for step, step_free, rest_free in free:
-            rate = rates.get(step.at_ms // HOUR_MS, usual)
+            rate = step.usual = rates.get(step.at_ms // HOUR_MS, usual)
             if step_free:
                 step.capacity = max(step.capacity, rate * step_s)
             if rest_free:
@@ -224,7 +238,7 @@ class EndpointDay:
             rows += sum(arrival.rows for arrival in step.arrivals) - step.leaves
             depths.append(rows)
         sent = sum(self.sent.values())
-        # By rows, so that all of them are gone in the end.
+        # By rows, so that none is left in the end.
         row_bytes = sum(step.sent_bytes for step in self.steps) / sent if sent else 1.0
         return [rows * row_bytes for rows in depths]
 

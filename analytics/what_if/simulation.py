@@ -1,86 +1,52 @@
 """One day of one endpoint under one scenario, event by event.
 
-Pure Python. Owns the queues of the simulation. Invariant: every row that came is sent, expired,
-removed or waits at the end. The rules are the pump's: the best priority first, a queue in the order
-of its rows, none whose time has ended, and as many bytes as the link could take.
+Pure Python. Owns the order of events. Invariant: every row that came is sent, expired, removed or
+waits at the end. The rules are the pump's: the best priority first, a queue in the order of its
+rows, none whose time has ended, and as many bytes as the link could take.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from analytics.what_if.limits import DROP_NEWEST
+from analytics.what_if.queues import NEVER_MS, Outcome, Queue, Rows
+from analytics.what_if.windows import LINGER_MS
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
+    from analytics.what_if.limits import Limits
+    from analytics.what_if.queues import Treatment
     from analytics.what_if.recorded import Arrival, EndpointDay
+    from analytics.what_if.windows import Windows
 
-NEVER_MS: Final = 2**62
 _CREDIT_LEAST: Final = 1e-6
 """Less than this of a byte is rounding."""
+_OPEN_STEP_MS: Final = 1000
+"""How often it is looked whether urgent rows still wait."""
 
 
-class Treatment(NamedTuple):
-    """How rows are treated: their priority and time to live, and recency."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What is different from the day as it was.
 
-    priority: int
-    ttl_ms: int | None
-    recency_ms: int | None = None
-    fallback: int = 0
+    Attributes:
+        factor: How much faster the link is.
+        windows: When the link is open, None = as it was.
+        limits: Of queues, None = rows give way as they did.
+    """
 
-
-class Outcome:
-    """What became of the rows of some routes."""
-
-    __slots__ = ("expired", "removed", "sent", "waited_ms", "waiting")
-
-    def __init__(self) -> None:
-        self.sent = self.expired = self.removed = self.waiting = 0
-        self.waited_ms = 0.0
-        """Sum over the rows that were sent."""
+    factor: float = 1.0
+    windows: Windows | None = None
+    limits: Limits | None = None
 
 
-class _Rows:
-    """Rows that came together and still wait."""
-
-    __slots__ = (
-        "at_ms",
-        "expires_ms",
-        "fallback",
-        "fresh_until_ms",
-        "outcome",
-        "row_bytes",
-        "rows",
-    )
-
-    def __init__(self, arrival: Arrival, treatment: Treatment, outcome: Outcome) -> None:
-        at_ms = arrival.at_ms
-        ttl_ms, recency_ms = treatment.ttl_ms, treatment.recency_ms
-        self.at_ms = at_ms
-        self.expires_ms = NEVER_MS if ttl_ms is None else at_ms + ttl_ms
-        self.fresh_until_ms = NEVER_MS if recency_ms is None else at_ms + recency_ms
-        self.fallback = treatment.fallback
-        self.rows = arrival.rows
-        self.row_bytes = max(arrival.row_bytes, 1.0)
-        self.outcome = outcome
-
-
-class _Queue:
-    """Rows of one priority: those that joined it, and those that became too old for another."""
-
-    __slots__ = ("demoted", "own")
-
-    def __init__(self) -> None:
-        self.own: deque[_Rows] = deque()
-        self.demoted: deque[_Rows] = deque()
-
-    def oldest(self) -> deque[_Rows]:
-        """Return the one of both whose first rows are the older ones."""
-        own, demoted = self.own, self.demoted
-        if not demoted or (own and own[0].at_ms <= demoted[0].at_ms):
-            return own
-        return demoted
+AS_IT_WAS: Final = Rules()
 
 
 class Simulation:
@@ -89,96 +55,157 @@ class Simulation:
     Args:
         day: As it was recorded.
         treat: Returns how an arrival is treated.
-        factor: How much faster the link is.
+        rules: What else is different.
 
     Attributes:
         outcomes: By routes.
     """
 
     def __init__(
-        self, day: EndpointDay, treat: Callable[[Arrival], Treatment], factor: float = 1.0
+        self, day: EndpointDay, treat: Callable[[Arrival], Treatment], rules: Rules = AS_IT_WAS
     ) -> None:
         self.outcomes: dict[tuple[str, ...], Outcome] = defaultdict(Outcome)
         self._day = day
         self._treat = treat
-        self._factor = factor
-        self._queues: dict[int, _Queue] = {}
-        self._order: list[_Queue] = []
+        self._rules = rules
+        self._queues: dict[int, Queue] = {}
+        self._order: list[Queue] = []
         self._credit = 0.0
+        self._open_until_ms = 0
 
     def run(self) -> dict[tuple[str, ...], Outcome]:
         """Run through the day and return what became of the rows."""
-        for arrival in self._day.initial:
-            self._join(arrival)
-        factor, step_ms = self._factor, self._day.step_ms
+        day, limits = self._day, self._rules.limits
+        for arrival in day.initial:
+            self._join(arrival, None)
+        step_ms = day.step_ms
         ended_ms, rest = 0, 0.0
-        for step in self._day.steps:
+        for step in day.steps:
             at_ms = step.at_ms
             if ended_ms < at_ms and ended_ms:
-                self._serve(ended_ms, at_ms - ended_ms, rest * factor * (at_ms - ended_ms) / 1000)
+                self._pass(ended_ms, at_ms - ended_ms, rest * (at_ms - ended_ms) / 1000)
             for arrival in step.arrivals:
-                self._join(arrival)
+                self._join(arrival, limits)
             for routes, rows in step.removed:
                 self._remove(routes, rows)
-            self._serve(at_ms, step_ms, step.capacity * factor)
-            ended_ms, rest = at_ms + step_ms, step.rest
-        left_ms = self._day.end_ms - ended_ms
+            if limits is None:
+                for routes, rows in step.dropped:
+                    self._remove(routes, rows)
+            capacity, after = step.capacity, step.rest
+            if self._rules.windows is not None and day.had_windows:
+                # The link was down because it was not to be open.
+                capacity, after = max(capacity, step.usual * step_ms / 1000), step.usual
+            self._pass(at_ms, step_ms, capacity)
+            ended_ms, rest = at_ms + step_ms, after
+        left_ms = day.end_ms - ended_ms
         if left_ms > 0 and ended_ms:
-            self._serve(ended_ms, left_ms, rest * factor * left_ms / 1000)
+            self._pass(ended_ms, left_ms, rest * left_ms / 1000)
         self._end()
         return self.outcomes
 
-    def _join(self, arrival: Arrival) -> None:
+    def _join(self, arrival: Arrival, limits: Limits | None) -> None:
         treatment = self._treat(arrival)
-        rows = _Rows(arrival, treatment, self.outcomes[arrival.routes])
-        self._queue(treatment.priority).own.append(rows)
+        rows = Rows(arrival, treatment, self.outcomes[arrival.routes])
+        queue = self._queue(treatment.priority)
+        if limits is not None and limits.overflow == DROP_NEWEST:
+            room = limits.admitted(self._queues, queue, rows.row_bytes)
+            rows.rows = int(min(rows.rows, room))
+            rows.outcome.removed += arrival.rows - rows.rows
+        if rows.rows:
+            queue.join(rows)
         if treatment.recency_ms is not None:
             # So that it has its place before rows come into it from another queue.
             self._queue(treatment.fallback)
+        if limits is not None and limits.overflow != DROP_NEWEST:
+            limits.make_room(
+                self._queues, queue, lambda each: self._drop_expired(each, arrival.at_ms)
+            )
 
-    def _queue(self, priority: int) -> _Queue:
+    def _queue(self, priority: int) -> Queue:
         queue = self._queues.get(priority)
         if queue is None:
-            queue = self._queues[priority] = _Queue()
+            queue = self._queues[priority] = Queue(priority)
             self._order = [self._queues[number] for number in sorted(self._queues)]
         return queue
+
+    def _pass(self, at_ms: int, span_ms: int, capacity: float) -> None:
+        """Run through a time in which so many bytes could have left."""
+        capacity *= self._rules.factor
+        windows = self._rules.windows
+        if windows is None:
+            self._serve(at_ms, span_ms, capacity)
+            return
+        midnight_ms = self._day.midnight_ms
+        for begin_ms, length_ms, is_open in windows.parts(at_ms - midnight_ms, span_ms):
+            share = capacity * length_ms / span_ms
+            if is_open:
+                self._serve(midnight_ms + begin_ms, length_ms, share)
+            else:
+                self._serve_urgent(midnight_ms + begin_ms, length_ms, share, windows.urgent)
+
+    def _serve_urgent(self, at_ms: int, span_ms: int, capacity: float, urgent: int) -> None:
+        """Send outside of a window as long as an urgent row waits, and a while more."""
+        end_ms = at_ms + span_ms
+        while at_ms < end_ms:
+            waiting = self._next(at_ms)
+            if waiting is not None and waiting[0].priority <= urgent:
+                self._open_until_ms = at_ms + LINGER_MS
+            if at_ms >= self._open_until_ms:
+                # Nothing more comes within the span.
+                self._credit = 0.0
+                return
+            length_ms = min(_OPEN_STEP_MS, end_ms - at_ms)
+            self._serve(at_ms, length_ms, capacity * length_ms / span_ms)
+            at_ms += length_ms
 
     def _serve(self, at_ms: int, span_ms: int, capacity: float) -> None:
         """Send as many bytes as the link could take; what it could take and did not is lost."""
         credit = self._credit + capacity
         while credit > _CREDIT_LEAST:
             now_ms = at_ms + span_ms * (1 - min(1.0, credit / capacity)) if capacity else at_ms
-            waiting = self._next(now_ms)
-            if waiting is None:
+            found = self._next(now_ms)
+            if found is None:
                 credit = 0.0
                 break
+            queue, waiting = found
             head = waiting[0]
             count = min(head.rows, max(1, math.ceil(credit / head.row_bytes - _CREDIT_LEAST)))
             credit -= count * head.row_bytes
             head.outcome.sent += count
             head.outcome.waited_ms += count * max(0.0, now_ms - head.at_ms)
-            head.rows -= count
+            queue.take(head, count)
             if not head.rows:
                 waiting.popleft()
         self._credit = credit
 
-    def _next(self, now_ms: float) -> deque[_Rows] | None:
+    def _next(self, now_ms: float) -> tuple[Queue, deque[Rows]] | None:
         """Return the rows that leave next, after those that do not any more."""
         for queue in self._order:
             while waiting := queue.oldest():
                 head = waiting[0]
                 if head.expires_ms <= now_ms:
                     head.outcome.expired += head.rows
+                    queue.take(head, head.rows)
                 elif head.fresh_until_ms <= now_ms and waiting is queue.own:
-                    self._demote(head)
+                    self._demote(queue, head)
                 else:
-                    return waiting
+                    return queue, waiting
                 waiting.popleft()
         return None
 
-    def _demote(self, rows: _Rows) -> None:
-        rows.fresh_until_ms = NEVER_MS
-        self._queue(rows.fallback).demoted.append(rows)
+    def _demote(self, queue: Queue, head: Rows) -> None:
+        count = head.rows
+        queue.take(head, count)
+        head.rows = count
+        head.fresh_until_ms = NEVER_MS
+        self._queue(head.fallback).join(head, is_demoted=True)
+
+    @staticmethod
+    def _drop_expired(queue: Queue, now_ms: int) -> None:
+        while (waiting := queue.oldest()) and waiting[0].expires_ms <= now_ms:
+            head = waiting.popleft()
+            head.outcome.expired += head.rows
+            queue.take(head, head.rows)
 
     def _remove(self, routes: tuple[str, ...], count: int) -> None:
         """Remove rows as in the record: the first ones of these routes that still wait."""
@@ -188,7 +215,7 @@ class Simulation:
                 for head in waiting:
                     if head.outcome is outcome and head.rows:
                         taken = min(count, head.rows)
-                        head.rows -= taken
+                        queue.take(head, taken)
                         outcome.removed += taken
                         count -= taken
                         if not count:

@@ -7,12 +7,11 @@ shortened stays as short.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from analytics import schemas
-from analytics.what_if.simulation import Treatment
+from analytics.what_if.queues import Treatment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,14 +24,16 @@ class RouteTable:
     """The routes of one hub: those of its journal, else what its rows show of them.
 
     Args:
-        text: The table as its line has it, None = the journal has none.
+        entries: The table as its line has it, empty = the journal has none.
         endpoint: Whose routes.
         arrivals: Rows of the endpoint.
     """
 
-    def __init__(self, text: str | None, endpoint: str, arrivals: Iterable[Arrival]) -> None:
+    def __init__(
+        self, entries: Iterable[dict[str, Any]], endpoint: str, arrivals: Iterable[Arrival]
+    ) -> None:
         self._routes: dict[str, Treatment] = {}
-        for entry in json.loads(text) if text else ():
+        for entry in entries:
             if entry.get("endpoint") == endpoint:
                 self._routes[entry["name"]] = _treatment(entry)
         for arrival in arrivals:

@@ -33,7 +33,8 @@ def a_day(hub: str) -> HandJournal:
     ages = {"ages": [[5_000, 2], [0, 3]], "age_step_ms": 5_000}
     journal.add("carried", "00:00:00", priority=7, edge="in", rows=5, **ages)
     journal.add("link", "00:00:00", state="up")
-    journal.add("settings", "00:00:01", route_count=1, route_table=table, endpoint=None)
+    in_force = {"endpoints": {"upstream": {"rate_bytes_s_max": 300}}, "caps": {"rows_max": 0}}
+    journal.add("settings", "00:00:01", route_table=table, endpoint=None, **in_force)
     journal.left("moved", "00:00:02", waited_ms=7_000, reason="recency",
                  to_endpoint="upstream", to_priority=8, **KEYS)  # fmt: skip
     journal.left("sent", "00:00:03", waited_ms=8_000, **KEYS | {"priority": 8})
@@ -70,12 +71,12 @@ def test_parcels_are_the_lines_added_up(spark: SparkSession, tmp_path: Path) -> 
         )
         for row in parcels(lines, STEP_MS).collect()
     ]
-    assert sorted(map(told, found)) == sorted(
-        map(told, parcels_of(journal.lines, journal.start_ms))
+    assert sorted(map(text_of, found)) == sorted(
+        map(text_of, parcels_of(journal.lines, journal.start_ms))
     )
 
 
-def told(parcel: Parcel) -> str:
+def text_of(parcel: Parcel) -> str:
     """Return all of a parcel that its kind has, in a form that can be sorted."""
     text = parcel.text and json.loads(parcel.text)
     priority = parcel.priority if parcel.kind not in {"link", "settings"} else None
@@ -91,7 +92,7 @@ def run(spark: SparkSession, export: Path, output: Path, *more: str) -> int:
 
 @pytest.mark.timeout(300)
 def test_a_run_answers_scenarios(spark: SparkSession, tmp_path: Path) -> None:
-    """For each hub, beside what was simulated and recorded; a run without them has no answers."""
+    """For each hub, with what was simulated and recorded; a run without them has no answers."""
     export, output = tmp_path / "export", tmp_path / "results"
     for hub in ("gw-1", "gw-2"):
         a_day(hub).write(export)
@@ -122,7 +123,7 @@ def test_a_run_answers_scenarios(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def check_advice(results: Results) -> None:
-    """Advise the longest time to live of the grid alone: no other queue is there to be passed."""
+    """Check that the longest time to live of the grid is advised: no other queue can be passed."""
     assert json.loads(results.page.with_name("advice.json").read_text("utf-8")) == {
         "routes": {"raw": {"timeToLiveSecs": 240}}
     }

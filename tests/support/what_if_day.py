@@ -17,6 +17,7 @@ from analytics.schemas import DEFAULT_PRIORITY
 from analytics.what_if.recorded import (
     CAME,
     CARRIED,
+    DROPPED,
     END,
     EXPIRED,
     LINK,
@@ -32,6 +33,7 @@ from edgehub.message import UPSTREAM, DeliveryRules, Priority
 from edgehub.pump.options import PumpOptions
 from edgehub.pump.pump import Pump
 from edgehub.store import StoreOptions
+from edgehub.store.caps import Caps
 from edgehub.store.options import ClockTrust
 from tests.support.endpoints import ThinLinkEndpoint
 from tests.support.journal import journaling
@@ -40,7 +42,7 @@ from tests.support.memory_queue import NoCreations
 from tests.support.stores import a_message, a_result
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 MIDNIGHT_MS: Final = 20_000 * 86_400_000
@@ -64,12 +66,16 @@ class Plan:
         seconds: Length.
         rate_bytes_s: Of the link.
         treatments: By route.
+        windows: Begins and ends in seconds of the times in which the link is open, None = all day.
+        queue_rows_max: Limit of each queue, 0 = none.
     """
 
     seed: int
     seconds: int = 1500
     rate_bytes_s: float = 300.0
     treatments: Mapping[str, tuple[int, float]] = field(default_factory=lambda: TREATMENTS)
+    windows: Sequence[tuple[int, int]] | None = None
+    queue_rows_max: int = 0
 
     def arrivals(self) -> dict[int, list[tuple[str, bytes]]]:
         """Return routes and bodies by second: quiet, then more than the link takes, then quiet."""
@@ -91,11 +97,18 @@ class Plan:
         begin = int(self.seconds * rng.uniform(0.3, 0.6))
         return begin, begin + int(self.seconds * 0.08)
 
+    def is_up(self, second: int) -> bool:
+        """Return whether the link takes anything."""
+        down, up = self.outage()
+        is_open = self.windows is None or any(a <= second < b for a, b in self.windows)
+        return is_open and not down <= second < up
+
 
 async def live(folder: Path, plan: Plan) -> list[dict[str, Any]]:
-    """Live through a day and return the lines of its journal."""
+    """Run a hub through a day and return the lines of its journal."""
     clock = ManualClock(wall_ms=MIDNIGHT_MS)
-    options = StoreOptions(journal=True, clock_trust=ClockTrust.ALWAYS)
+    caps = Caps(queue_rows=plan.queue_rows_max)
+    options = StoreOptions(journal=True, clock_trust=ClockTrust.ALWAYS, caps=caps)
     async with journaling(folder / "queue.db", clock=clock, options=options) as it:
         store = it.hub.store
         endpoint = ThinLinkEndpoint(
@@ -119,14 +132,16 @@ async def live(folder: Path, plan: Plan) -> list[dict[str, Any]]:
             for route, (priority, ttl_s) in plan.treatments.items()
         }
         arrivals = plan.arrivals()
-        down, up = plan.outage()
+        is_up = True
         async with asyncio.TaskGroup() as group:
             running = group.create_task(pump.run())
             for second in range(plan.seconds):
-                if second == down:
-                    endpoint.cut()
-                elif second == up:
-                    endpoint.revive()
+                if is_up != plan.is_up(second):
+                    is_up = not is_up
+                    if is_up:
+                        endpoint.revive()
+                    else:
+                        endpoint.cut()
                 for route, body in arrivals.get(second, ()):
                     it.hub.send(a_message("dev-1", body), results[route])
                 await clock.advance(1)
@@ -157,7 +172,7 @@ def parcels_of(lines: Iterable[dict[str, Any]], midnight_ms: int) -> list[Parcel
     sums = _Sums()
     for line in lines:
         at_ms, wait_ms = line["hub_ms"], line.get("waited_ms", 0)
-        sums.add_event(line, at_ms, wait_ms)
+        sums.add_event(line, at_ms, wait_ms, midnight_ms)
         if "waited_ms" in line and line["event"] != "retried" and wait_ms > at_ms - midnight_ms:
             ttl = {"ttl_ms": line.get("ttl_ms")}
             sums.add(line, WAITED, at_ms - wait_ms, **ttl)
@@ -171,14 +186,14 @@ def parcels_of(lines: Iterable[dict[str, Any]], midnight_ms: int) -> list[Parcel
 
 
 class _Sums:
-    """Rows and bytes by what parcels are told apart by."""
+    """Rows and bytes by the key of parcels."""
 
     def __init__(self) -> None:
         self._rows: Counter[tuple[Any, ...]] = Counter()
         self._bytes: Counter[tuple[Any, ...]] = Counter()
 
-    def add_event(self, line: dict[str, Any], at_ms: int, wait_ms: int) -> None:
-        """Add the rows of a line, or what it says of hub and link."""
+    def add_event(self, line: dict[str, Any], at_ms: int, wait_ms: int, midnight_ms: int) -> None:
+        """Add the rows of a line, or the state of hub and link."""
         ttl_ms = line.get("ttl_ms")
         overdue_ms = max(0, wait_ms - (wait_ms if ttl_ms is None else ttl_ms))
         match line["event"]:
@@ -188,18 +203,21 @@ class _Sums:
                 self.add(line, SENT, at_ms - min(line.get("attempt_ms", 0), wait_ms))
             case "expired":
                 self.add(line, EXPIRED, at_ms - overdue_ms)
-            case "dropped" | "dead_lettered" | "purged" | "lost":
-                self.add(line, REMOVED, at_ms)
+            case "dropped" | "dead_lettered" | "purged" | "lost" as event:
+                self.add(line, DROPPED if event == "dropped" else REMOVED, at_ms)
             case "moved" if line["reason"] == "command":
                 self.add(line, REMOVED, at_ms)
             case "link":
-                self.add({**line, "rows": int(line["state"] == "up")}, LINK, at_ms)
+                state = {**line, "rows": int(line["state"] == "up")}
+                self.add(state, LINK, at_ms, text=str(at_ms - midnight_ms))
             case "carried" if line["edge"] == "out":
                 self.add(line, END, at_ms)
             case "carried" if line["edge"] == "in":
                 self.add(line, CARRIED, at_ms, text=json.dumps(line["ages"]))
             case "settings":
-                self.add(line, SETTINGS, at_ms, text=json.dumps(line["route_table"]))
+                names = {"routes": "route_table", "endpoints": "endpoints", "caps": "caps"}
+                in_force = {name: line.get(key) for name, key in names.items()}
+                self.add(line, SETTINGS, at_ms, endpoint="", text=json.dumps(in_force))
 
     def add(
         self, line: dict[str, Any], kind: str, at_ms: int, *, sign: int = 1, **keys: Any

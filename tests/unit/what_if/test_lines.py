@@ -40,7 +40,7 @@ def test_the_advice_comes_first_with_what_it_costs() -> None:
     assert "less &lt;1&gt;: no more messages would have arrived; costs priority 0" in lines[2]
 
 
-def test_a_grid_without_a_use_is_said_so() -> None:
+def test_a_grid_without_a_use_is_shown() -> None:
     """And a scenario that could be told nowhere."""
     shown = page(effect("n", hubs=0, untold=2), advised=True)
     assert "No other priority or time to live would have let more arrive." in shown
