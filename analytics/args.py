@@ -38,6 +38,7 @@ class JobArgs:
         idle_after_s: Longest pause of a link that is up and has rows to send, at least 60 s.
         what_if: File or URL of scenarios to simulate, None = none.
         advise: Whether to look for the change that lets most rows arrive.
+        prepare: Whether lines are read and kept only, for reports that follow.
     """
 
     input: str
@@ -51,11 +52,17 @@ class JobArgs:
     idle_after_s: int = STEP_S
     what_if: str | None = None
     advise: bool = False
+    prepare: bool = False
 
     @property
     def asks_what_if(self) -> bool:
         """Whether anything is to be simulated."""
         return self.advise or self.what_if is not None
+
+    @property
+    def reads_for_what_if(self) -> bool:
+        """Whether what only scenarios need is read, too."""
+        return self.prepare or self.asks_what_if
 
     @property
     def midnight(self) -> datetime:
@@ -68,7 +75,7 @@ class JobArgs:
 
 
 def parse_args(arguments: Sequence[str], *more: argparse.ArgumentParser) -> JobArgs:
-    """Parse a command line; a wrong one ends the process with exit code 2 and says why.
+    """Parse a command line; a wrong one ends the process with exit code 2 and the reason.
 
     Args:
         arguments: The command line.
@@ -88,6 +95,7 @@ def parse_args(arguments: Sequence[str], *more: argparse.ArgumentParser) -> JobA
         idle_after_s=parsed.idle_after_s,
         what_if=parsed.what_if,
         advise=parsed.advise,
+        prepare=parsed.prepare,
     )
 
 
@@ -96,7 +104,7 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="analytics",
         description="Report on days of hub journals: expiry, starvation, counts.",
-        epilog="Exit codes: 0 done (an empty day says so), 1 failed, 2 usage, "
+        epilog="Exit codes: 0 done (an empty day too), 1 failed, 2 usage, "
         "5 no report can rest on the lines and nothing was written, 6 done without some hubs; "
         "of several dates the first of 1, 5, 6 that one of them had.",
         allow_abbrev=False,
@@ -141,19 +149,24 @@ def parser(*more: argparse.ArgumentParser) -> argparse.ArgumentParser:
         "--what-if",
         type=_url,
         metavar="FILE",
-        help="scenarios to simulate: other priorities, times to live, links; file or URL",
+        help="scenarios to simulate: other priorities, times to live, links, limits; file or URL",
     )
     made.add_argument(
         "--advise",
         action="store_true",
         help="simulate longer times to live and better priorities of the routes that lost most",
     )
+    made.add_argument(
+        "--prepare",
+        action="store_true",
+        help="read the lines and keep them as Parquet in the output, for reports that follow",
+    )
     return made
 
 
 def _url(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("is empty; give a folder or a URL")
+        raise argparse.ArgumentTypeError("is empty; name a folder or a URL")
     return text
 
 

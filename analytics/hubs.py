@@ -1,12 +1,14 @@
 """Which hubs of a date can be reported on: each is judged alone, before its lines are read.
 
-Owns what segments and manifests say of each other. A hub whose segments are not those of its
+Owns the comparison of segments with manifests. A hub whose segments are not those of its
 manifests, or cannot be unpacked, is damaged; the others are not concerned.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
+import json
 import re
 import zlib
 from collections import defaultdict
@@ -67,6 +69,7 @@ class Survey:
         doubtful: Sound hubs of which lines may be there twice.
         has_several_stores: Whether a sound hub had more than one database file.
         size: Bytes of the segments of sound hubs.
+        fingerprint: Of the same segments, and of what is doubtful.
     """
 
     folders: Mapping[str, str]
@@ -74,6 +77,7 @@ class Survey:
     doubtful: frozenset[str]
     has_several_stores: bool
     size: int
+    fingerprint: str
 
 
 def survey(spark: SparkSession, files: Files, args: JobArgs) -> Survey:
@@ -95,7 +99,7 @@ def survey(spark: SparkSession, files: Files, args: JobArgs) -> Survey:
     if not folders:
         return judged({}, {}, {}, {})
     packed = _content(spark, folders.values(), SEGMENTS)
-    # The digest takes a second for ten million lines, and finds what no size tells.
+    # The digest takes a second for ten million lines, and finds what sizes do not show.
     found: dict[str, dict[str, Found]] = {hub: {} for hub in folders}
     for path, size, digest in packed.select("path", "length", F.sha2("content", 256)).collect():
         hub, name = _place(path)
@@ -151,15 +155,26 @@ def judged(
         if reason := _damage(found[hub], listed[hub], torn.get(hub, ())):
             damaged[hub] = reason
     sound = [hub for hub in folders if hub not in damaged]
+    doubtful = frozenset(hub for hub in sound if _may_repeat(found[hub], listed[hub]))
     return Survey(
         folders={hub: folders[hub] for hub in sound},
         damaged=damaged,
-        doubtful=frozenset(hub for hub in sound if _may_repeat(found[hub], listed[hub])),
+        doubtful=doubtful,
         has_several_stores=any(
             _are_several({_store(name) for name in found[hub]}) for hub in sound
         ),
         size=sum(segment.size for hub in sound for segment in found[hub].values()),
+        fingerprint=_fingerprint({hub: found[hub] for hub in sound}, doubtful),
     )
+
+
+def _fingerprint(found: Mapping[str, Mapping[str, Found]], doubtful: Collection[str]) -> str:
+    segments = [
+        (hub, name, segment.sha256, hub in doubtful)
+        for hub, own in sorted(found.items())
+        for name, segment in sorted(own.items())
+    ]
+    return hashlib.sha256(json.dumps(segments).encode()).hexdigest()
 
 
 def is_whole(packed: bytes) -> bool:
@@ -174,7 +189,7 @@ def is_whole(packed: bytes) -> bool:
 def _torn(packed: DataFrame, size: int) -> list[str]:
     """Return the gzip files that cannot be unpacked to their end; `size` is that of all."""
     if is_small(size):
-        # Starting Python beside Java takes longer than to unpack them here.
+        # Starting Python workers takes longer than to unpack them here.
         read = packed.select("path", "content").collect()
         return [row["path"] for row in read if not is_whole(bytes(row["content"]))]
     unpacks = F.udf(is_whole, BooleanType(), useArrow=False)
@@ -217,7 +232,7 @@ def _listed(
     args: JobArgs,
     found: Mapping[str, Mapping[str, Found]],
 ) -> dict[str, dict[str, Listed]]:
-    """Read what manifests say of the segments of the date."""
+    """Read the segments of the date that manifests name."""
     listed: dict[str, dict[str, Listed]] = {hub: {} for hub in found}
     known = _folders(files, f"{args.input}/_exports")
     folders = [folder for hub, folder in known.items() if hub in found]

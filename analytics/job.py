@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
@@ -28,11 +27,13 @@ from analytics.history import history
 from analytics.hubs import expected_hubs, survey
 from analytics.kept import keep_lines
 from analytics.page.page import pages
+from analytics.phases import Phases
+from analytics.prepared import prepare, read_prepared
 from analytics.session import adapt
 from analytics.tables import share, tables
 from analytics.transforms.stores import names_of_several, on_one_time, stores
 from analytics.what_if.asked import ask
-from analytics.what_if.scenarios import read_scenarios
+from analytics.what_if.scenario_file import read_scenarios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def run(spark: SparkSession, args: JobArgs) -> int:
 
 def _run_day(spark: SparkSession, args: JobArgs) -> int:
     try:
-        metrics, without = _report(spark, args)
+        metrics, without = (prepare if args.prepare else _report)(spark, args)
     except AnalyticsError as error:
         _say(args, str(error))
         return error.exit_code
@@ -117,33 +118,43 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     Returns:
         Its metrics, and the hubs that it is without.
     """
-    started = datetime.now(UTC)
+    phases = Phases()
     files = Files(spark)
     # What there is to read is found by reading a few lists of files.
     adapt(spark, 0)
     scenarios = [] if args.what_if is None else read_scenarios(spark, files, args.what_if)
     surveyed = survey(spark, files, args)
     expected = expected_hubs(spark, files, args)
+    phases.end("survey")
     adapt(spark, surveyed.size)
     days = quality.surveyed(surveyed, expected)
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
     lines = None
     if surveyed.folders:
-        lines = keep_lines(readers.read_lines(spark, surveyed, args), surveyed.size)
+        stored = read_prepared(spark, files, args, surveyed)
+        metrics["prepared"] = stored is not None
+        if stored is None:
+            read = readers.read_lines(spark, surveyed, args)
+            lines = keep_lines(read, surveyed.size)
+        else:
+            lines = keep_lines(stored, surveyed.size, is_stored=True)
         tally = readers.tally(lines).collect()
         repeated = {row["hub"] for row in tally if row["copies"]}
         days |= quality.counted(tally, readers.clones(lines, repeated).collect())
+        phases.end("read")
         metrics["lines"] = sum(row["lines"] for row in tally)
         metrics["faults"] = quality.faults(tally)
     if lines is not None and metrics["lines"]:
-        metrics |= _write(files, args, lines, surveyed, days, metrics, scenarios)
+        metrics |= _write(files, args, lines, surveyed, days, metrics, scenarios, phases)
     else:
         quality.check(days.values(), (), is_strict=args.strict)
         writers.clear(files, args)
         hubs = quality.hubs(spark, days.values())
         metrics["tables"] = writers.write_tables(files, args, {"hubs": hubs})
     metrics["hubs_by_state"] = dict(Counter(day.state for day in days.values()))
-    metrics["seconds"] = round((datetime.now(UTC) - started).total_seconds(), 1)
+    phases.end("write")
+    metrics["seconds"] = round(sum(phases.seconds.values()), 1)
+    metrics["phases"] = phases.seconds
     text = json.dumps(metrics, indent=2) + "\n"
     files.write(writers.metrics_file(args), text.encode())
     return metrics, [day for day in days.values() if not day.is_sound]
@@ -157,8 +168,9 @@ def _write(
     days: dict[str, HubDay],
     metrics: dict[str, Any],
     scenarios: list[Scenario],
+    phases: Phases,
 ) -> dict[str, Any]:
-    """Ask all questions of the sound hubs, judge the others, and write the date."""
+    """Compute all tables of the sound hubs, judge the others, and write the date."""
     quarantined = sum(metrics["faults"].values())
     quarantine = lines.where(F.col("fault").isNotNull()).select("file", "fault", "line")
     if not quarantined:
@@ -180,14 +192,17 @@ def _write(
     quality.check(
         days.values(), quarantine.limit(quality.NAMED_MAX).collect(), is_strict=args.strict
     )
+    phases.end("balance")
     unbalanced = [day.hub for day in days.values() if day.state == "unbalanced"]
     sound = shared.without(unbalanced)
     made = tables(sound, args)
+    phases.end("questions")
     answered: dict[str, Any] = {}
     if args.asks_what_if:
         made["what_if"], answered = ask(
             sound.lines, scenarios, count=metrics["lines"], advise=args.advise
         )
+        phases.end("what_if")
     writers.begin(files, args)
     metrics |= {
         "outcome": "done" if all(day.is_sound for day in days.values()) else "partial",
@@ -216,10 +231,10 @@ def _write(
 
 def _summary(metrics: dict[str, Any]) -> str:
     """Put the metrics that fit on it into one line."""
-    told = (
+    shown = (
         f"{name}={value}" for name, value in metrics.items() if isinstance(value, str | int | float)
     )
-    return "report " + " ".join(told)
+    return "report " + " ".join(shown)
 
 
 def _say(args: JobArgs, reason: str) -> None:

@@ -23,14 +23,15 @@ def keep(frame: DataFrame, *, eager: bool = True) -> DataFrame:
     return frame.localCheckpoint(eager=eager)
 
 
-def keep_lines(lines: DataFrame, size: int) -> DataFrame:
+def keep_lines(lines: DataFrame, size: int, *, is_stored: bool = False) -> DataFrame:
     """Return lines that are read and judged by the first question that reads them.
 
     Args:
         lines: Judged lines.
         size: Bytes of the segments that they come from.
+        is_stored: Whether they are read from Parquet, of which each question reads what it needs.
     """
     if is_small(size):
-        # In one partition no later question has to move rows: half of all stages are gone.
+        # In one partition no later question has to move rows: half of all stages are not needed.
         return keep(lines.repartition(1), eager=False)
-    return lines.persist(StorageLevel.DISK_ONLY)
+    return lines if is_stored else lines.persist(StorageLevel.DISK_ONLY)

@@ -67,12 +67,17 @@ class _Date(click.DateTime):
 @click.option(
     "--what-if",
     metavar="FILE",
-    help="File with scenarios to simulate: other priorities, times to live or links.",
+    help="File with scenarios to simulate: other priorities, times to live, links or limits.",
 )
 @click.option(
     "--advise",
     is_flag=True,
     help="Look for the time to live or priority that would have let most messages arrive.",
+)
+@click.option(
+    "--prepare",
+    is_flag=True,
+    help="Read the journals only, and keep them for reports that follow.",
 )
 @click.option("--memory", help="Heap for Java, such as 4g; default: 2g.")
 def report(
@@ -83,6 +88,7 @@ def report(
     *,
     strict: bool,
     advise: bool,
+    prepare: bool,
     **given: int | str | None,
 ) -> None:
     """Report on the journals of each DATE, such as 2026-11-28, today or yesterday (UTC).
@@ -101,6 +107,7 @@ def report(
     command += [f"--exclude-hub={hub}" for hub in exclude_hub]
     command += ["--strict"] * strict
     command += ["--advise"] * advise
+    command += ["--prepare"] * prepare
     command += [
         f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None
     ]

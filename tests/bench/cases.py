@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.bench.neighbours import neighbours
+from tests.bench.report import report
 from tests.bench.tools import HubProcess, Receiver, a_hub, a_mosquitto, publish
 
 if TYPE_CHECKING:
@@ -220,9 +221,15 @@ CASES: Final[dict[str, Callable[[Path], Figures]]] = {
     "end-to-end-sink": end_to_end_sink,
     "idle": idle,
     "neighbours": neighbours,
+    "report-small": report("report_small", (3_000,) * 3),
     **{
         name.removeprefix("bench_"): _script(name)
         for name in ("bench_routes", "bench_mapper", "bench_store", "bench_pump", "bench_entities")
         if (Path(__file__).parent / f"{name}.py").exists()
     },
 }
+
+ON_REQUEST: Final[dict[str, Callable[[Path], Figures]]] = {
+    "report-10m": report("report_10m", (2_900_000, *(52_000,) * 40)),
+}
+"""Measurements of many minutes, which run only where they are named."""

@@ -13,12 +13,17 @@ from py4j.protocol import Py4JNetworkError
 
 from analytics import job
 from analytics.args import parse_args
+from analytics.files import Files
+from analytics.hubs import survey
+from analytics.outputs import TABLES
+from analytics.prepared import read_prepared
 from tests.support.journal_lines import HandJournal
 from tests.support.process_tree import children, command_name
 from tests.support.report import DATE, Results
 from tests.support.report_days import sends
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -36,7 +41,7 @@ class Runs:
         self.export.mkdir(exist_ok=True)
 
     def run(self, *more: str) -> int:
-        """Run the job and give its exit code."""
+        """Run the job and return its exit code."""
         given = [f"--input={self.export}", f"--output={self.output}", f"--date={DATE}", *more]
         return job.run(self.spark, parse_args(given))
 
@@ -88,7 +93,7 @@ def rerun(spark: SparkSession, reported: Path, tmp_path: Path) -> Runs:
     return Runs(spark, shutil.copytree(reported, tmp_path / "reported"))
 
 
-def test_an_empty_day_is_done_and_says_so(runs: Runs, capsys: pytest.CaptureFixture[str]):
+def test_an_empty_day_is_done(runs: Runs, capsys: pytest.CaptureFixture[str]):
     """Exit code 0, a line and a metrics file."""
     assert runs.run() == 0
     assert capsys.readouterr().out.startswith(f"report date={DATE} outcome=empty lines=0")
@@ -110,16 +115,16 @@ def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.Captu
     journal.add("carried", "24:00:00", priority=5, edge="out", rows=2)
     journal.write(runs.export, extra=b"torn\n")
     assert runs.run() == 5
-    told = capsys.readouterr()
-    assert told.out == ""
+    printed = capsys.readouterr()
+    assert printed.out == ""
     reason = "unbalanced: queue upstream_Pri5: in - out = -2 messages, -200 bytes"
-    assert f"hub gateway-1: {reason}" in told.err
-    assert "not_json: torn" in told.err
+    assert f"hub gateway-1: {reason}" in printed.err
+    assert "not_json: torn" in printed.err
     assert not runs.output.exists()
 
 
 def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureFixture[str]):
-    """No second copy, and what was true before a correction is gone; other dates stay."""
+    """No second copy, and what was true before a correction is removed; other dates stay."""
     runs, lines = rerun, len(a_day().lines)
     metrics = runs.results().metrics
     assert (metrics["outcome"], metrics["lines"]) == ("done", 2 * lines + 2)
@@ -136,8 +141,8 @@ def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureF
     sends(calm, "10:00:00", "10:01:00")
     calm.write(runs.export)
     assert runs.run() == 0
-    told = capsys.readouterr().out
-    assert told.startswith(
+    printed = capsys.readouterr().out
+    assert printed.startswith(
         f"report date={DATE} outcome=done lines={len(calm.lines)} quarantined=0 "
     )
     assert len(runs.results().table("balance")) == 1
@@ -151,10 +156,50 @@ def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureF
     assert contents(runs.output, "2026-11-27") == other
 
 
+def test_prepared_lines_lead_to_the_same_report(rerun: Runs, capsys: pytest.CaptureFixture[str]):
+    """Also of faulty lines and copies; with other segments they are not used."""
+    runs = rerun
+    assert runs.run("--prepare") == 0
+    lines = runs.results().metrics["lines"]
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"report date={DATE} outcome=prepared lines={lines} seconds=")
+    before, tables = runs.results().metrics, read_tables(runs.results())
+    assert not before["prepared"]
+    assert runs.run() == 0
+    after = runs.results().metrics
+    assert after["prepared"]
+    assert read_tables(runs.results()) == tables
+    varying = ("prepared", "phases", "seconds")
+    assert without(after, varying) == without(before, varying)
+    args = parse_args([f"--input={runs.export}", f"--output={runs.output}", f"--date={DATE}"])
+    files = Files(runs.spark)
+    surveyed = survey(runs.spark, files, args)
+    assert read_prepared(runs.spark, files, args, surveyed) is not None
+    a_day().write(runs.export, "000000009998-9f3c21ab.jsonl.gz")
+    surveyed = survey(runs.spark, files, args)
+    assert read_prepared(runs.spark, files, args, surveyed) is None
+
+
+def read_tables(results: Results) -> dict[str, list[str]]:
+    """Return the rows of all tables as text, in order, wherever their segments were."""
+    return {
+        name: sorted(
+            repr({**row, "file": row["file"].rsplit("/", 1)[1]} if "file" in row else row)
+            for row in results.table(name)
+        )
+        for name in TABLES
+    }
+
+
+def without(metrics: dict[str, object], names: Sequence[str]) -> dict[str, object]:
+    """Return metrics but some."""
+    return {name: value for name, value in metrics.items() if name not in names}
+
+
 def test_a_date_that_has_no_lines_any_more_is_emptied(
     rerun: Runs, capsys: pytest.CaptureFixture[str]
 ):
-    """What was reported of it is gone, its hub is silent, other dates stay."""
+    """What was reported of it is removed, its hub is silent, other dates stay."""
     runs = rerun
     tables = {folder.parent.name for folder in runs.output.rglob(f"date={DATE}")}
     for folder in list(runs.output.rglob(f"date={DATE}")):
@@ -162,9 +207,9 @@ def test_a_date_that_has_no_lines_any_more_is_emptied(
     other = contents(runs.output, "2026-11-27")
     shutil.rmtree(runs.export / f"date={DATE}")
     assert runs.run() == 6
-    told = capsys.readouterr()
-    assert "outcome=empty" in told.out
-    assert "hub gateway-1: silent" in told.err
+    printed = capsys.readouterr()
+    assert "outcome=empty" in printed.out
+    assert "hub gateway-1: silent" in printed.err
     left = {file.parents[1].name for file in contents_of(runs.output, DATE)}
     assert left == {"hubs", "report"}
     assert not runs.results().page.exists()
@@ -173,7 +218,7 @@ def test_a_date_that_has_no_lines_any_more_is_emptied(
 
 
 def test_a_run_that_was_cut_off_leaves_no_metrics(rerun: Runs, capsys: pytest.CaptureFixture[str]):
-    """They say that the rest is whole, so those of the run before go first."""
+    """They mark the rest as whole, so those of the run before go first."""
     runs = rerun
     assert runs.results().metrics["outcome"] == "done"
     shutil.rmtree(runs.output / "losses", ignore_errors=True)
@@ -209,12 +254,12 @@ def test_a_full_disk_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]):
         assert runs.run() == 1
     finally:
         resource.prlimit(java, resource.RLIMIT_FSIZE, before)
-    told = capsys.readouterr().err
-    assert "File too large" in told
-    assert len(told.splitlines()) <= 3
+    printed = capsys.readouterr().err
+    assert "File too large" in printed
+    assert len(printed.splitlines()) <= 3
 
 
-def test_java_that_ends_is_told(
+def test_java_that_ends_is_reported(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The kernel ends what takes too much memory: exit code 1 and a hint, no traceback."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.journal_days import HubModel
-from tests.support.process_tree import TreeMemory
+from tests.support.process_tree import TreeUsage
 from tests.support.report import DATE, Results, export_lines, rows_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_a_fleet_with_one_huge_hub(tmp_path: Path):
             [sys.executable, "-m", "analytics", *arguments, f"--date={DATE}", "--master=local[2]"],
             stdout=subprocess.DEVNULL,
         ) as process,
-        TreeMemory(process.pid) as memory,
+        TreeUsage(process.pid) as usage,
     ):
         assert process.wait() == 0
     seconds = time.monotonic() - started
@@ -63,5 +63,5 @@ def test_a_fleet_with_one_huge_hub(tmp_path: Path):
     assert results.metrics["sent_rows"] == counted["sent"]
     assert results.metrics["expired_rows"] == counted["expired"]
     assert results.metrics["expired_bytes"] == counted["size"]
-    assert memory.peak < RESIDENT_MAX
+    assert usage.peak < RESIDENT_MAX
     assert seconds < SECONDS_MAX

@@ -1,4 +1,4 @@
-"""What /proc tells of processes: their command lines, the memory of one and all that it started."""
+"""What /proc has on processes: command lines, memory and time of one and all that it started."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.2
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class TreeMemory:
+class TreeUsage:
     """Watches a process tree while a block runs.
 
     Attributes:
@@ -24,8 +25,14 @@ class TreeMemory:
     def __init__(self, pid: int) -> None:
         self.peak = 0
         self._pid = pid
+        self._cpu_s: dict[int, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="tree-memory")
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all processes that were seen, until shortly before each ended."""
+        return sum(self._cpu_s.values())
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -42,16 +49,18 @@ class TreeMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(INTERVAL_S):
-            self.peak = max(self.peak, _resident(self._pid))
+            self.peak = max(self.peak, self._see(self._pid))
 
-
-def _resident(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        started = children(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return pages * _PAGE + sum(map(_resident, started))
+    def _see(self, pid: int) -> int:
+        """Record the time of a process and all below it; return their resident bytes."""
+        try:
+            # The name, in brackets, may hold anything.
+            figures = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            started = children(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return 0
+        self._cpu_s[pid] = (int(figures[11]) + int(figures[12])) / _TICKS
+        return int(figures[21]) * _PAGE + sum(map(self._see, started))
 
 
 def children(pid: int) -> list[int]:

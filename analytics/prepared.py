@@ -1,0 +1,85 @@
+"""Lines of a date as Parquet: read and judged once, for the reports that follow.
+
+Owns `prepared/date=D/` in the output. Invariant: lines are used only for the very segments that
+they were read from, which the mark of the date names; without a mark they are incomplete.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
+
+from analytics.files import Files, literal
+from analytics.hubs import survey
+from analytics.phases import Phases
+from analytics.quality import surveyed as hubs_by_segments
+from analytics.readers import read_lines
+from analytics.session import adapt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from analytics.args import JobArgs
+    from analytics.hubs import Survey
+    from analytics.quality import HubDay
+
+FORMAT: Final = 1
+"""Of the lines; lines of another one are not used."""
+
+
+def prepare(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[HubDay]]:
+    """Read the lines of a date and keep them.
+
+    Returns:
+        What the run reports, and the hubs whose segments are damaged.
+    """
+    phases = Phases()
+    files = Files(spark)
+    adapt(spark, 0)
+    surveyed = survey(spark, files, args)
+    adapt(spark, surveyed.size)
+    metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
+    if surveyed.folders:
+        lines = read_lines(spark, surveyed, args)
+        metrics |= {"outcome": "prepared", "lines": _write(files, args, lines, surveyed)}
+    phases.end("prepare")
+    metrics["seconds"] = phases.seconds["prepare"]
+    days = hubs_by_segments(surveyed, ()).values()
+    return metrics, [day for day in days if day.state == "damaged"]
+
+
+def _write(files: Files, args: JobArgs, lines: DataFrame, surveyed: Survey) -> int:
+    """Write judged lines and return their number."""
+    mark, folder = _places(args)
+    files.delete(mark)
+    written = Observation()
+    counted = lines.observe(written, F.count(F.lit(1)).alias("lines"))
+    counted.write.mode("overwrite").parquet(folder)
+    content = {"format": FORMAT, "segments": surveyed.fingerprint}
+    files.write(mark, json.dumps(content).encode())
+    return int(written.get.get("lines", 0))
+
+
+def read_prepared(
+    spark: SparkSession, files: Files, args: JobArgs, surveyed: Survey
+) -> DataFrame | None:
+    """Return the lines of the segments of a date, None = they were not prepared."""
+    mark, folder = _places(args)
+    if not files.exists(mark):
+        return None
+    row = spark.read.text([literal(mark)], wholetext=True).first()
+    if row is None or json.loads(row["value"]) != {
+        "format": FORMAT,
+        "segments": surveyed.fingerprint,
+    }:
+        return None
+    return spark.read.parquet(literal(folder))
+
+
+def _places(args: JobArgs) -> tuple[str, str]:
+    """Return the places of the mark and of the lines."""
+    dated = f"{args.output}/prepared/date={args.date}"
+    return f"{dated}/segments.json", f"{dated}/lines"
