@@ -1,4 +1,4 @@
-"""`python -m analytics`: run the job on this machine with the Spark that is installed beside it.
+"""`python -m analytics`: run the job on this machine with the Spark that is installed there.
 
 Owns what Spark needs here: Java, memory, number of cores. The job's own arguments are passed on
 as they are, so that both ways to run it differ in nothing else.
@@ -37,7 +37,7 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job and give its exit code."""
+    """Run the job and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     launch = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     launch.add_argument("--master", default=MASTER, help=f"Spark master; {MASTER} by default")
@@ -83,7 +83,7 @@ def _environment(given: Mapping[str, str], scratch: Path) -> dict[str, str]:
 
 
 def _size(args: JobArgs) -> int | None:
-    """Return the bytes of all dates, None if only Hadoop can tell."""
+    """Return the bytes of all dates, None if only Hadoop knows them."""
     if _URL.match(args.input):
         return None
     folders = (Path(args.input, f"date={day.date}") for day in args.each_day())
@@ -121,7 +121,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
         try:
             code = process.wait()
         except KeyboardInterrupt:
-            # The terminal has told the job too; it ends by itself.
+            # The terminal has interrupted the job too; it ends by itself.
             code = process.wait()
         finally:
             for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""What an error of Spark says to an operator: what failed, and the root of the chain of causes."""
+"""An error of Spark for an operator: what failed, and the root of the chain of causes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PASSED_OVER = ("at ", "...", "Driver stack", "JVM stack")
 
 
 def reason(error: PySparkException | Py4JJavaError) -> str:
-    """Return the two lines that say what failed, and the last cause."""
+    """Return the two lines with what failed, and the last cause."""
     if isinstance(error, Py4JJavaError):
         text, cause = "", error.java_exception
         while cause is not None:
@@ -23,7 +23,7 @@ def reason(error: PySparkException | Py4JJavaError) -> str:
         # With the chain, because the session's settings ask for it.
         text = str(error)
     lines = [line.strip() for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(_PASSED_OVER)]
-    causes = [line for line in told if line.startswith("Caused by: ")]
-    first = [line for line in told if line not in causes][:2]
+    shown = [line for line in lines if line and not line.startswith(_PASSED_OVER)]
+    causes = [line for line in shown if line.startswith("Caused by: ")]
+    first = [line for line in shown if line not in causes][:2]
     return "\n".join([*first, *causes[-1:]])

@@ -1,4 +1,4 @@
-"""Errors of the report and their exit codes: one tree, each with what, where and how to mend it."""
+"""Errors of the report and their exit codes: one tree, each with what, where and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class AnalyticsError(Exception):
-    """Root of all errors that a person can mend.
+    """Root of all errors that the operator can fix.
 
     Attributes:
         exit_code: Exit code of a job that ends with it.

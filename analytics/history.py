@@ -1,4 +1,4 @@
-"""What the reports of the last days said: the metrics that stand beside the figures of a date."""
+"""Metrics of the reports of the last days, which the page shows with the figures of a date."""
 
 from __future__ import annotations
 

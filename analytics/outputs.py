@@ -1,7 +1,7 @@
 """The tables that the report writes: their columns, in order, and the key of their rows.
 
-docs/reference/report.md says what they mean. A table is checked against its schema before it is
-written: who reads the results relies on it from date to date.
+docs/reference/report.md defines them. A table is checked against its schema before it is
+written: readers of the results rely on it from date to date.
 """
 
 from __future__ import annotations

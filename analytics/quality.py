@@ -158,13 +158,13 @@ def check(days: Collection[HubDay], faulty: Sequence[Row], *, is_strict: bool) -
     wrong = [day for day in days if not day.is_sound and day.state != "silent"]
     if not wrong or (not is_strict and any(day.is_sound for day in days)):
         return
-    told = ["nothing was written:", *named(wrong)]
+    lines = ["nothing was written:", *named(wrong)]
     if faulty:
-        told.append("lines that could not be used:")
-        told += [f"  {row['file']}: {row['fault']}: {row['line'][:160]}" for row in faulty]
-    told.append("export the date again, or leave the hub out with --exclude-hub")
+        lines.append("lines that could not be used:")
+        lines += [f"  {row['file']}: {row['fault']}: {row['line'][:160]}" for row in faulty]
+    lines.append("export the date again, or leave the hub out with --exclude-hub")
     kind = InputError if all(day.state == "damaged" for day in wrong) else QualityError
-    raise kind("\n".join(told))
+    raise kind("\n".join(lines))
 
 
 def hubs(spark: SparkSession, days: Iterable[HubDay]) -> DataFrame:
@@ -176,8 +176,8 @@ def hubs(spark: SparkSession, days: Iterable[HubDay]) -> DataFrame:
 def named(days: Collection[HubDay]) -> list[str]:
     """Return a line for each hub that is not sound, for the first ones."""
     wrong = sorted((day for day in days if not day.is_sound), key=lambda day: day.hub)
-    told = [f"  hub {day.hub}: {day.state}: {day.reason}" for day in wrong[:NAMED_MAX]]
-    return told if len(wrong) <= NAMED_MAX else [*told, f"  and {len(wrong) - NAMED_MAX} more"]
+    lines = [f"  hub {day.hub}: {day.state}: {day.reason}" for day in wrong[:NAMED_MAX]]
+    return lines if len(wrong) <= NAMED_MAX else [*lines, f"  and {len(wrong) - NAMED_MAX} more"]
 
 
 def _difference(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""What Spark is told, for every day and for a small one.
+"""Settings of Spark, for every day and for a small one.
 
 Owns the bound between them. A small day is over before code that is made and compiled for each
 step would pay: it is interpreted, in one piece, by queries that are planned once.
@@ -20,7 +20,7 @@ _SETTINGS: Final = {
     # Compressed, ten million lines took twenty seconds longer and a fifth less of the disk.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Unpacked, a segment is twelve times as large: by Spark's own bounds one task would read half a
-    # day of a huge hub. Opening one costs little beside its lines.
+    # day of a huge hub. Opening one costs little compared with its lines.
     "spark.sql.files.maxPartitionBytes": str(32 << 20),
     "spark.sql.files.openCostInBytes": str(1 << 20),
     # Without it the errors of tasks, such as a full disk, would come without their cause.

@@ -81,7 +81,7 @@ def share(lines: DataFrame, *, has_several_stores: bool) -> Shared:
 
 
 def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
-    """Ask all questions.
+    """Compute all tables.
 
     Returns:
         Frames by the name of their table, each kept; docs/reference/report.md describes them.
@@ -121,7 +121,7 @@ def _sums(shared: Shared) -> dict[str, DataFrame]:
 
 
 def _placed(windows: DataFrame, args: JobArgs) -> DataFrame:
-    """Give windows their place on the day: begun at `time`, as long as hub time says."""
+    """Place windows on the day: by the `time` of their start, with their length in hub time."""
     start_ms = F.lit(int(args.midnight.timestamp() * 1000)) + F.col("start_day_ms")
     return windows.select(
         *schemas.QUEUE,

@@ -35,7 +35,7 @@ AT_ONCE: Final = 4
 
 
 def begin(files: Files, args: JobArgs) -> None:
-    """Remove what an earlier run says of the date as a whole, before anything of it is replaced.
+    """Remove what an earlier run wrote about the date as a whole, before any of it is replaced.
 
     That is its metrics, and its answers and advice, which this run may not be asked for.
     """
@@ -70,7 +70,7 @@ def write_tables(
         Rows of each table.
 
     Raises:
-        AnalyticsError: A table is not what its schema says; none was written.
+        AnalyticsError: A table does not have its schema; none was written.
     """
     for name, table in tables.items():
         outputs.check(name, table)
@@ -119,7 +119,7 @@ def _write(files: Files, args: JobArgs, name: str, table: DataFrame, parts: int)
     folder, text_folder = _folders(args, name)
     written = Observation()
     counted = table.observe(written, F.count(F.lit(1)).alias("rows"))
-    # The metrics say that a date is whole; a mark in each folder would only cost time.
+    # The metrics mark a date as whole; a mark in each folder would only cost time.
     unmarked = counted.coalesce(parts).write.option(_MARK, value=False)
     unmarked.mode("overwrite").parquet(folder)
     rows = int(written.get.get("rows", 0))

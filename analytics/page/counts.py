@@ -45,12 +45,12 @@ def balance(totals: Record) -> str:
 def source(args: JobArgs, metrics: Mapping[str, Any]) -> str:
     """Return what was read."""
     faults = ", ".join(f"{name} {number}" for name, number in metrics["faults"].items()) or "none"
-    told = (
+    sentence = (
         f"Copies of lines that were dropped: {count(metrics['copies'])}. "
         f"Lines in quarantine: {text(faults)}. "
         f"Left out: {text(', '.join(args.exclude_hubs) or 'no hub')}."
     )
-    return section("What this rests on", f'<p class="soft">{told}</p>')
+    return section("What this rests on", f'<p class="soft">{sentence}</p>')
 
 
 def _event(row: Record) -> str:

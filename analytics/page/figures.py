@@ -136,7 +136,7 @@ class Sums:
                     "came_rows": came,
                     "lost_rows": lost,
                     "lost_bytes": headline.lost(row, "bytes"),
-                    # A hub to which nothing came may have lost what nobody counted as coming.
+                    # A hub to which nothing came may have lost what was not counted as coming.
                     "lost_share": lost / max(came, 1),
                     "waiting_rows": row["carried_out_rows"] + row["difference_rows"],
                     "starved_ms": _sum(starved, "total_ms", kind="starved"),

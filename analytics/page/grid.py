@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def section(title: str, content: str, note: str = "") -> str:
-    """Frame a part of the page."""
+    """Return a part of the page with its title."""
     below = f'<p class="soft">{note}</p>' if note else ""
     return f'<section><h2>{title}</h2>{below}<div class="wide">{content}</div></section>'
 
@@ -29,7 +29,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: Collect
 
 
 def legend(classes: Mapping[str, str]) -> str:
-    """Explain colours."""
+    """Return the meaning of colours."""
     items = "".join(f'<li><i class="{style}"></i>{name}</li>' for name, style in classes.items())
     return f'<ul class="legend">{items}</ul>'
 

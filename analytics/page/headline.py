@@ -1,4 +1,4 @@
-"""The figures in the page's tiles, each beside that of the day before and the median of a week."""
+"""The figures in the page's tiles, each with that of the day before and the median of a week."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _hub_page(args: JobArgs, day: HubDay, shown: Figures) -> str:
 
 
 def _questions(shown: Figures, args: JobArgs) -> list[str]:
-    """Answer what is asked of the fleet and of each hub."""
+    """Return the answers for the fleet and for each hub."""
     return [
         sections.waiting(shown),
         sections.expiry(shown),
@@ -108,7 +108,7 @@ def _document(title: str, parts: Sequence[str]) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # Otherwise a browser asks for /favicon.ico beside the file.
+        # Otherwise a browser asks for /favicon.ico in the folder of the file.
         '<link rel="icon" href="data:,">\n'
         f"<style>\n{style}</style></head>\n<body><main>\n"
         + "\n".join(parts)
@@ -148,14 +148,14 @@ def _open(totals: Record) -> str:
 
 
 def _warnings(metrics: Mapping[str, Any]) -> str:
-    told = []
+    lines = []
     if metrics["quarantined"]:
-        told.append(
+        lines.append(
             f"{counted(metrics['quarantined'], 'line')} could not be used: see the quarantine."
         )
     if metrics["hubs_of_one_name"]:
         named = ", ".join(map(text, metrics["hubs_of_one_name"]))
-        told.append(f"Several hubs at once call themselves {named}: what is told of it is of all.")
+        lines.append(f"Several hubs at once call themselves {named}: its figures are of all.")
     if metrics["excluded_hubs"]:
-        told.append(f"Left out on request: {counted(len(metrics['excluded_hubs']), 'hub')}.")
-    return "".join(f'<p class="bad">{line}</p>' for line in told)
+        lines.append(f"Left out on request: {counted(len(metrics['excluded_hubs']), 'hub')}.")
+    return "".join(f'<p class="bad">{line}</p>' for line in lines)

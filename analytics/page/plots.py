@@ -1,6 +1,6 @@
 """Pictures as SVG text: no script, no fonts, no files; colours come from the page's style.
 
-Every shape has a title that says its numbers. Sizes are in user units; the page scales them.
+Every shape has a title with its numbers. Sizes are in user units; the page scales them.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def expired(expiry: DataFrame) -> list[Record]:
 
     Returns:
         Records of the kinds of `_EXPIRED`, named by `kind`: the largest of each, in this order.
-        `among` tells of how many; `devices`, `most` and `least` of how many devices in all rows
+        `among` is their number; `devices`, `most` and `least` of how many devices in all rows
         expired, and between which numbers each.
     """
     key = ("hub", "endpoint", "priority", "route", "device", "cause", "hour")

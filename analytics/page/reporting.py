@@ -47,6 +47,6 @@ def missing(days: Collection[HubDay]) -> str:
 def _named(state: str, hubs: list[str]) -> str:
     if not hubs:
         return ""
-    told = ", ".join(text(hub) for hub in sorted(hubs)[:_NAMED_MAX])
+    names = ", ".join(text(hub) for hub in sorted(hubs)[:_NAMED_MAX])
     more = f" and {count(len(hubs) - _NAMED_MAX)} more" if len(hubs) > _NAMED_MAX else ""
-    return f"{state}: {told}{more}"
+    return f"{state}: {names}{more}"

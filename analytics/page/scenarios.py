@@ -39,12 +39,12 @@ def _told(effect: Mapping[str, Any]) -> str:
     untold = f" Cannot be told at {counted(effect['untold'], 'hub')}." if effect["untold"] else ""
     if not effect["hubs"]:
         return f"{name}: concerns no hub whose day can be simulated.{untold}"
-    told = "no more messages would have arrived"
+    gain = "no more messages would have arrived"
     if effect["arrived"]:
         lost = counted(effect["of"], "message")
-        told = f"{count(effect['arrived'])} of {lost} that did not arrive would have"
+        gain = f"{count(effect['arrived'])} of {lost} that did not arrive would have"
     costs = ", ".join(
         f"priority {priority} {counted(rows, 'message')}"
         for priority, rows in effect["costs"].items()
     )
-    return f"{name}: {told}{f'; costs {costs}' if costs else ''}.{untold}"
+    return f"{name}: {gain}{f'; costs {costs}' if costs else ''}.{untold}"

@@ -1,4 +1,4 @@
-"""The sections of the page; each answers one question and says so when there is nothing to tell."""
+"""The sections of the page; each answers one question, also where the answer is none."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ _ADVICE: Final = {
 
 def advice(shown: Figures) -> str:
     """Return what to look at first: the queues that lost most, and what their time was spent on."""
-    told = []
+    items = []
     for row in shown.spent[:5]:
         parts = {cause: row[f"{cause}_ms"] for cause in schemas.CAUSES}
         cause = max(parts, key=lambda name: parts[name])
         if not row["waited_ms"]:
             continue
-        told.append(
+        items.append(
             f"<li><b>{queue(row['endpoint'], row['priority'])}</b>:"
             f" {counted(row['rows'], 'message')} expired. For "
             f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]} "
             f"{_hubs_of(shown, row)}</li>"
         )
-    told += [f"<li>{_unserved(row)}</li>" for row in shown.unserved]
+    items += [f"<li>{_unserved(row)}</li>" for row in shown.unserved]
     if shown.totals["idle_windows"]:
-        told.append(
+        items.append(
             f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, messages waited, "
             "and nothing was sent, without a refusal. That should not happen: see the hub's log of "
             f"these times. {_named([row['hub'] for row in shown.idle_hubs])}</li>"
         )
-    if not told:
+    if not items:
         return ""
-    return section("What to look at", f'<ul class="plain">{"".join(told)}</ul>')
+    return section("What to look at", f'<ul class="plain">{"".join(items)}</ul>')
 
 
 def _hubs_of(shown: Figures, row: Record) -> str:
@@ -225,11 +225,11 @@ def expiry(shown: Figures) -> str:
 
 def _spent(row: Record) -> str:
     parts = {CAUSE_CLASSES[cause]: row[f"{cause}_ms"] for cause in schemas.CAUSES}
-    told = ", ".join(
+    shares = ", ".join(
         f"{CAUSE_WORDS[cause]} {share(row[f'{cause}_ms'], row['waited_ms'])}"
         for cause in schemas.CAUSES
     )
-    return split(parts, told)
+    return split(parts, shares)
 
 
 def _spent_legend() -> str:

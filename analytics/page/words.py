@@ -1,4 +1,4 @@
-"""Numbers and names as people read them; everything that came from outside is escaped."""
+"""Numbers and names as text; everything that came from outside is escaped."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def backlog(moved: DataFrame, balanced: DataFrame) -> DataFrame:
 
 
 def _grid(moved: DataFrame, balanced: DataFrame) -> DataFrame:
-    """Return every queue of a hub every slot up to the hub's last one."""
+    """Return every slot up to the hub's last one for each of its queues."""
     last = moved.groupBy("hub").agg(F.max("slot").alias("last_slot"))
     closed = F.when(F.col("state") == "closed", F.lit(SLOTS - 1)).otherwise(F.col("last_slot"))
     return balanced.join(last, on="hub", how="left").select(

@@ -1,7 +1,7 @@
 """How many rows of which queue did what, and when: the one pass that most questions share.
 
 Grain: queue, database file, event, detail, target queue, slot of ten minutes of UTC and piece of an
-hour of hub time. Also the few lines that tell of the hub rather than of rows.
+hour of hub time. Also the few lines about the hub rather than about rows.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def piece_of(name: str) -> Column:
 def marks(lines: DataFrame) -> DataFrame:
     """Keep the lines that few questions ask for, but those again and again.
 
-    They tell of the hub, what was carried over its edges and the state of its links, and of rows
-    that moved to another queue.
+    They are about the hub, what was carried over its edges and the state of its links, and about
+    rows that moved to another queue.
     """
     return lines.where(F.col("event").isin("carried", "link", "moved")).select(*_MARK)
 
 
 def queue_flows(summed: DataFrame) -> DataFrame:
-    """Tell flows from the queue's side: a move is `moved_out` of one and `moved_in` of the other.
+    """Return flows from the queue's side: a move is `moved_out` of one and `moved_in` of the other.
 
     Returns:
         Grain of `flows` with `flow` instead of `event`: what the equation has, and `retried`.

@@ -1,6 +1,6 @@
 """When an endpoint could not be served: the hub did not run, or the link was down.
 
-`states` tells each change of both, `outages` those that matter to a queue, `links` how long each
+`states` has each change of both, `outages` those that matter to a queue, `links` how long each
 lasted in all.
 """
 
@@ -19,9 +19,9 @@ _PLACE: Final = ("hub_ms", "commit", "seq", "day_ms")
 
 
 def states(marks: DataFrame, summed: DataFrame) -> DataFrame:
-    """Find the state of link and hub after each line that tells of one.
+    """Find the state of link and hub after each line with one.
 
-    What was so before the first line that tells is the opposite of that line: who becomes up was
+    The state before the first such line is the opposite of that line: what becomes up was
     down. Without any line the link is taken as up and the hub as running.
 
     Args:
@@ -118,7 +118,7 @@ def links(known: DataFrame, ends: DataFrame) -> DataFrame:
     )
     return times.groupBy(*_ENDPOINT).agg(
         *(F.sum(name).alias(name) for name in ("known_ms", "running_ms", "down_ms")),
-        # The opposite of a hub's first line, if that says that a link is up, lasts for no time.
+        # The opposite of a hub's first line, if by it a link is up, lasts for no time.
         F.count_if(F.col("down_ms") > 0).alias("downs"),
         F.max("down_ms").alias("longest_down_ms"),
     )
@@ -129,10 +129,10 @@ def _in_order() -> WindowSpec:
 
 
 def _state(name: str) -> Column:
-    """Return the last state told so far, else the opposite of the first one told, else true."""
+    """Return the last state recorded so far, else the opposite of the first one, else true."""
     order = _in_order()
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     whole = order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    told = F.last(name, ignorenulls=True).over(so_far)
+    known = F.last(name, ignorenulls=True).over(so_far)
     first = F.first(name, ignorenulls=True).over(whole)
-    return F.coalesce(told, ~first, F.lit(True))
+    return F.coalesce(known, ~first, F.lit(True))

@@ -58,8 +58,8 @@ def _bounds(steps: DataFrame, shortest_ms: int) -> DataFrame:
     """Keep the steps at which spells may begin or end.
 
     Within a piece both ends of each long gap are kept; the first and the last bound of a piece are
-    kept because the gap goes on in its neighbours; changes of the link are kept because they tell
-    what follows.
+    kept because the gap goes on in its neighbours; changes of the link are kept because they
+    decide about what follows.
 
     Returns:
         Bounds with the sums up to them. `gap_ms` is the time since the bound before, null for the

@@ -1,4 +1,4 @@
-"""Spells told apart: starved by better priorities, or unserved although the link was idle.
+"""The kinds of spells: starved by better priorities, or unserved although the link was idle.
 
 The exact words and formulas stand in docs/reference/report.md.
 """
@@ -34,7 +34,7 @@ def services(lines: DataFrame) -> DataFrame:
 
 
 def starvation(spells: DataFrame, served: DataFrame, idle_after_ms: int) -> DataFrame:
-    """Say of each spell what kept the queue waiting.
+    """Classify spells by what kept the queue waiting.
 
     A minute is enough to decide exactly: spells and pauses are never shorter, so what happens
     inside one minute is never a pause, and a spell never lies within one.
@@ -59,14 +59,14 @@ def starvation(spells: DataFrame, served: DataFrame, idle_after_ms: int) -> Data
         .where((F.col("last_ms") > F.col("start_ms")) & (F.col("first_ms") < F.col("end_ms")))
     )
     found = _better(seen), _pauses(seen, idle_after_ms)
-    told = spells
+    joined = spells
     for frame in found:
-        told = told.join(frame, on=list(SPELL), how="left")
+        joined = joined.join(frame, on=list(SPELL), how="left")
     # A spell in which nothing was sent is one pause.
     alone = F.when(F.col("length_ms") >= idle_after_ms, F.col("length_ms")).otherwise(F.lit(0))
     idle_ms = F.coalesce("idle_ms", alone)
     return (
-        told.withColumn("idle_ms", idle_ms)
+        joined.withColumn("idle_ms", idle_ms)
         .withColumn("kind", _kind())
         .where(F.col("kind").isNotNull())
     )

@@ -34,7 +34,7 @@ _LAST: Final = 2**62
 def steps(
     lines: DataFrame, marks: DataFrame, summed: DataFrame, moved: DataFrame, changes: DataFrame
 ) -> DataFrame:
-    """Lay out the steps of all queues.
+    """Return the steps of all queues.
 
     Args:
         lines: All lines.
@@ -106,7 +106,7 @@ def _left_behind(marks: DataFrame) -> DataFrame:
 
 
 def _carried_in(marks: DataFrame) -> DataFrame:
-    """What was carried in waits from midnight, whenever the hub wrote it down."""
+    """Return what was carried in, which waits from midnight, whenever the hub wrote it down."""
     is_in = (F.col("event") == "carried") & (F.col("detail") == "in") & (F.col("rows") > 0)
     return marks.where(is_in).select(
         *schemas.QUEUE,
@@ -165,7 +165,7 @@ def _sums(moved: DataFrame) -> DataFrame:
 
 
 def _bases(sums: DataFrame) -> DataFrame:
-    """Return each piece its first step: the sums of all earlier pieces of its queue."""
+    """Return the first step of each piece: the sums of all earlier pieces of its queue."""
     earlier = (
         Window.partitionBy(*schemas.QUEUE)
         .orderBy("piece")
@@ -185,5 +185,5 @@ def _bases(sums: DataFrame) -> DataFrame:
 
 
 def is_base() -> Column:
-    """Tell the first step of a piece, at which nothing happened."""
+    """Return whether a step is the first one of a piece, at which nothing happened."""
     return F.col("commit") == _BASE

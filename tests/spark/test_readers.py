@@ -49,7 +49,7 @@ def a_line() -> HandJournal:
     return journal
 
 
-def test_lines_that_cannot_be_used_are_told_from_good_ones(spark: SparkSession, tmp_path: Path):
+def test_lines_that_cannot_be_used_are_separated(spark: SparkSession, tmp_path: Path):
     """Each with its fault; the text is kept, and blank lines are none."""
     journal = a_line()
     line = journal.lines[0]
@@ -137,7 +137,7 @@ def test_judging_is_compiled(
 
 
 def test_unknown_keys_are_passed_over(spark: SparkSession, tmp_path: Path):
-    """A newer hub may say more."""
+    """A newer hub may write more."""
     journal = a_line()
     journal.lines[0]["mood"] = {"nested": ["text", 1]}
     journal.write(tmp_path)

@@ -83,7 +83,7 @@ def test_a_step_of_the_clock_changes_no_duration(results: Results):
     assert windows(results, "clock-step") == [(5, "starved", "10:00:00", 1800)]
 
 
-def test_an_idle_link_is_told_from_starvation(results: Results):
+def test_an_idle_link_is_no_starvation(results: Results):
     """Nothing sent at all is a fault; after better rows the idle part is shown by itself."""
     found = results.table("starvation_windows", "hub = 'idle'")
     assert sorted((row["kind"], row["length_ms"], row["idle_ms"]) for row in found) == [

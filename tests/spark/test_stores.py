@@ -25,14 +25,14 @@ TEN_DAYS_MS = 864_000_000
 
 
 def starving(journal: HandJournal, first: str, last: str) -> None:
-    """Let a row of priority 5 wait behind better ones, and then leave."""
+    """Add a row of priority 5 that waits behind better ones, and then leaves."""
     journal.add("enqueued", first, priority=5)
     sends(journal, f"{first[:-2]}10", last)
     journal.left("sent", last, priority=5, waited_ms=3_600_000)
 
 
 def write(export: Path, hub: str, store: str, start_ms: int, first: str, last: str) -> None:
-    """Write what one database file of a hub tells."""
+    """Write the journal of one database file of a hub."""
     journal = HandJournal(DATE, hub=hub, start_ms=start_ms)
     starving(journal, first, last)
     for line in journal.lines:
@@ -57,7 +57,7 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Re
 
 
 def test_windows_are_of_one_time(results: Results):
-    """Hub time began anew at noon: no window reaches from one file into the other's."""
+    """Hub time began again at noon: no window reaches from one file into the other's."""
     found = [
         (row["hub"], row["kind"], f"{row['start']:%H:%M}", row["length_ms"], row["rows"])
         for row in results.table("starvation_windows", "hub <> 'twins'")

@@ -1,7 +1,7 @@
-"""Journal lines by hand: what a hub would write, for tests of whoever reads it.
+"""Journal lines by hand: what a hub would write, for tests of its readers.
 
 Owns keys, numbering and files as docs/reference/journal-format.md has them. Commit numbers rise
-with each line unless a test says otherwise.
+with each line unless a test wants others.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class HandJournal:
         return self.add(event, at, waited_ms=waited, rate_ms=rate, **parts, **keys)
 
     def write(self, export: Path, name: str | None = None, *, extra: bytes = b"") -> Path:
-        """Put all lines into one segment of an export and give its path."""
+        """Put all lines into one segment of an export and return its path."""
         folder = export / f"date={self.date}" / f"hub={self.hub}"
         folder.mkdir(parents=True, exist_ok=True)
         first = self.lines[0]["commit"] if self.lines else 0
