@@ -10,7 +10,6 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from analytics.what_if.in_force import InForce
 from analytics.what_if.queues import Outcome
 from analytics.what_if.recorded import (
     CARRIED,
@@ -23,7 +22,8 @@ from analytics.what_if.recorded import (
     Arrival,
     EndpointDay,
 )
-from analytics.what_if.simulation import Rules, Simulation
+from analytics.what_if.recorded_settings import RecordedSettings
+from analytics.what_if.simulation import ScenarioRules, Simulation
 from analytics.what_if.treatments import RouteTable
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def answers(
     """
     known = list(parcels)
     times = [parcel.at_ms + step_ms for parcel in known if parcel.kind != WAITED]
-    in_force = InForce(known)
+    in_force = RecordedSettings(known)
     by_endpoint: dict[str, list[Parcel]] = defaultdict(list)
     for parcel in known:
         if parcel.kind not in {SETTINGS, END}:
@@ -94,7 +94,7 @@ def answers(
 
 
 def _day(
-    parcels: list[Parcel], end_ms: int, step_ms: int, in_force: InForce, endpoint: str
+    parcels: list[Parcel], end_ms: int, step_ms: int, in_force: RecordedSettings, endpoint: str
 ) -> EndpointDay:
     waited = [parcel for parcel in parcels if parcel.kind == WAITED and parcel.rows > 0]
     initial = [
@@ -136,7 +136,13 @@ class _Endpoint:
     """One endpoint's day and its answers."""
 
     def __init__(
-        self, hub: str, endpoint: str, day: EndpointDay, in_force: InForce, *, is_alone: bool
+        self,
+        hub: str,
+        endpoint: str,
+        day: EndpointDay,
+        in_force: RecordedSettings,
+        *,
+        is_alone: bool,
     ) -> None:
         self._hub = hub
         self._endpoint = endpoint
@@ -154,11 +160,11 @@ class _Endpoint:
         names = {name for routes in self._came for name in routes}
         for scenario in scenarios:
             rules, doubt = self._rules(scenario)
-            if rules != Rules() or doubt or not names.isdisjoint(scenario.routes):
+            if rules != ScenarioRules() or doubt or not names.isdisjoint(scenario.routes):
                 would = Simulation(self._day, self._table.under(scenario), rules).run()
                 yield from self._compare(scenario, would, doubt)
 
-    def _rules(self, scenario: Scenario) -> tuple[Rules, str]:
+    def _rules(self, scenario: Scenario) -> tuple[ScenarioRules, str]:
         """Return what is different in a scenario, and why it cannot be told, if so."""
         factor = scenario.factors.get(self._endpoint, 1.0)
         windows = scenario.windows.get(self._endpoint)
@@ -173,7 +179,7 @@ class _Endpoint:
             doubt = "no state of a link is recorded, so the time of day is not known"
         elif (factor < 1 or windows is not None) and self._day.busy_s < MEASURED_S:
             doubt = "rows hardly ever waited for the link, so its rate is not known"
-        return Rules(factor=factor, windows=windows, limits=limits), doubt
+        return ScenarioRules(factor=factor, windows=windows, limits=limits), doubt
 
     def _queue_errors(self) -> dict[int, float]:
         """Return by how much of its rows the simulation of each queue differs from the record."""

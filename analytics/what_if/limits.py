@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from analytics.what_if.queues import Queue, Rows
+    from analytics.what_if.queues import SimulatedQueue, WaitingRows
 
 BY_VALUE, DROP_OLDEST, DROP_NEWEST = "by_value", "drop_oldest", "drop_newest"
 OVERFLOWS: Final = (BY_VALUE, DROP_OLDEST, DROP_NEWEST)
 
 
-class Limits(NamedTuple):
+class SimulatedLimits(NamedTuple):
     """Limits in force, 0 = none; see the settings of `[store]`."""
 
     rows_max: int = 0
@@ -27,7 +27,9 @@ class Limits(NamedTuple):
     queue_bytes_max: int = 0
     overflow: str = BY_VALUE
 
-    def admitted(self, queues: Mapping[int, Queue], queue: Queue, row_bytes: float) -> float:
+    def admitted(
+        self, queues: Mapping[int, SimulatedQueue], queue: SimulatedQueue, row_bytes: float
+    ) -> float:
         """Return how many rows of a size may join a queue without any that gives way."""
         rows = sum(each.rows for each in queues.values()) if self.rows_max else 0
         size = sum(each.bytes for each in queues.values()) if self.bytes_max else 0.0
@@ -41,7 +43,10 @@ class Limits(NamedTuple):
         return min(found, default=math.inf)
 
     def make_room(
-        self, queues: Mapping[int, Queue], newcomer: Queue, drop_expired: Callable[[Queue], None]
+        self,
+        queues: Mapping[int, SimulatedQueue],
+        newcomer: SimulatedQueue,
+        drop_expired: Callable[[SimulatedQueue], None],
     ) -> None:
         """Remove rows until all limits hold again.
 
@@ -71,7 +76,7 @@ class Limits(NamedTuple):
                 # Never one of a better priority: at worst the newcomer's own oldest rows.
                 _drop(max(full, key=lambda queue: queue.priority), excess)
 
-    def _excess_of_all(self, queues: Mapping[int, Queue]) -> tuple[int, float] | None:
+    def _excess_of_all(self, queues: Mapping[int, SimulatedQueue]) -> tuple[int, float] | None:
         rows = sum(queue.rows for queue in queues.values())
         size = sum(queue.bytes for queue in queues.values())
         return self._excess(rows, size, self.rows_max, self.bytes_max)
@@ -85,10 +90,10 @@ class Limits(NamedTuple):
         return (over, over_bytes) if over or over_bytes else None
 
 
-def _drop(queue: Queue, excess: tuple[int, float]) -> None:
+def _drop(queue: SimulatedQueue, excess: tuple[int, float]) -> None:
     """Remove the oldest rows of a queue, of those that came together as many as are too much."""
     waiting = queue.oldest()
-    head: Rows = waiting[0]
+    head: WaitingRows = waiting[0]
     count = min(head.rows, max(excess[0], math.ceil(excess[1] / head.row_bytes)))
     queue.take(head, count)
     head.outcome.removed += count

@@ -34,7 +34,7 @@ class Outcome:
         """Sum over the rows that were sent."""
 
 
-class Rows:
+class WaitingRows:
     """Rows that came together and still wait."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Rows:
         self.outcome = outcome
 
 
-class Queue:
+class SimulatedQueue:
     """Rows of one priority: those that joined it, and those that became too old for another.
 
     Attributes:
@@ -74,25 +74,25 @@ class Queue:
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.own: deque[Rows] = deque()
-        self.demoted: deque[Rows] = deque()
+        self.own: deque[WaitingRows] = deque()
+        self.demoted: deque[WaitingRows] = deque()
         self.rows = 0
         self.bytes = 0.0
 
-    def join(self, rows: Rows, *, is_demoted: bool = False) -> None:
+    def join(self, rows: WaitingRows, *, is_demoted: bool = False) -> None:
         """Add rows as the last ones."""
         (self.demoted if is_demoted else self.own).append(rows)
         self.rows += rows.rows
         self.bytes += rows.rows * rows.row_bytes
 
-    def oldest(self) -> deque[Rows]:
+    def oldest(self) -> deque[WaitingRows]:
         """Return the one of both whose first rows are the older ones."""
         own, demoted = self.own, self.demoted
         if not demoted or (own and own[0].at_ms <= demoted[0].at_ms):
             return own
         return demoted
 
-    def take(self, head: Rows, count: int) -> None:
+    def take(self, head: WaitingRows, count: int) -> None:
         """Remove so many rows of those that came together."""
         head.rows -= count
         self.rows -= count

@@ -14,7 +14,7 @@ from analytics.errors import InputError
 from analytics.files import literal
 from analytics.what_if.limits import OVERFLOWS
 from analytics.what_if.scenarios import RouteChange, Scenario
-from analytics.what_if.windows import ALWAYS, Windows, windows
+from analytics.what_if.windows import ALWAYS, DayWindows, windows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -148,7 +148,7 @@ class _Reader:
             fallback=fallback,
         )
 
-    def _link(self, value: Any, path: str) -> tuple[float, Windows | None]:
+    def _link(self, value: Any, path: str) -> tuple[float, DayWindows | None]:
         known = ("linkFactor", "openAt", "openForSecs", "urgentPriority")
         members = self.members(value, path, known)
         if "openAt" not in members and members.keys() - {"linkFactor"}:
@@ -164,7 +164,7 @@ class _Reader:
             self.fail(path, f"want linkFactor, a number from {_FACTOR_MIN} to {_FACTOR_MAX:.0f}")
         return float(factor), self._windows(members, path) if "openAt" in members else None
 
-    def _windows(self, members: Mapping[str, Any], path: str) -> Windows:
+    def _windows(self, members: Mapping[str, Any], path: str) -> DayWindows:
         times = members["openAt"]
         if not isinstance(times, list) or len(times) > _OPENS_MAX:
             self.fail(f"{path}.openAt", "want a list of times of day in UTC, such as 06:00")

@@ -10,7 +10,7 @@ from analytics import schemas
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from analytics.what_if.windows import Windows
+    from analytics.what_if.windows import DayWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Scenario:
     name: str
     routes: Mapping[str, RouteChange] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
-    windows: Mapping[str, Windows] = field(default_factory=dict)
+    windows: Mapping[str, DayWindows] = field(default_factory=dict)
     limits: Mapping[str, int | str] = field(default_factory=dict)
 
     def fragment(self) -> dict[str, Any]:

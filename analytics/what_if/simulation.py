@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from analytics.what_if.limits import DROP_NEWEST
-from analytics.what_if.queues import NEVER_MS, Outcome, Queue, Rows
+from analytics.what_if.queues import NEVER_MS, Outcome, SimulatedQueue, WaitingRows
 from analytics.what_if.windows import LINGER_MS
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
-    from analytics.what_if.limits import Limits
+    from analytics.what_if.limits import SimulatedLimits
     from analytics.what_if.queues import Treatment
     from analytics.what_if.recorded import Arrival, EndpointDay
-    from analytics.what_if.windows import Windows
+    from analytics.what_if.windows import DayWindows
 
 _CREDIT_LEAST: Final = 1e-6
 """Less than this of a byte is rounding."""
@@ -32,7 +32,7 @@ _OPEN_STEP_MS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ScenarioRules:
     """What is different from the day as it was.
 
     Attributes:
@@ -42,11 +42,11 @@ class Rules:
     """
 
     factor: float = 1.0
-    windows: Windows | None = None
-    limits: Limits | None = None
+    windows: DayWindows | None = None
+    limits: SimulatedLimits | None = None
 
 
-AS_IT_WAS: Final = Rules()
+AS_IT_WAS: Final = ScenarioRules()
 
 
 class Simulation:
@@ -62,14 +62,17 @@ class Simulation:
     """
 
     def __init__(
-        self, day: EndpointDay, treat: Callable[[Arrival], Treatment], rules: Rules = AS_IT_WAS
+        self,
+        day: EndpointDay,
+        treat: Callable[[Arrival], Treatment],
+        rules: ScenarioRules = AS_IT_WAS,
     ) -> None:
         self.outcomes: dict[tuple[str, ...], Outcome] = defaultdict(Outcome)
         self._day = day
         self._treat = treat
         self._rules = rules
-        self._queues: dict[int, Queue] = {}
-        self._order: list[Queue] = []
+        self._queues: dict[int, SimulatedQueue] = {}
+        self._order: list[SimulatedQueue] = []
         self._credit = 0.0
         self._open_until_ms = 0
 
@@ -103,9 +106,9 @@ class Simulation:
         self._end()
         return self.outcomes
 
-    def _join(self, arrival: Arrival, limits: Limits | None) -> None:
+    def _join(self, arrival: Arrival, limits: SimulatedLimits | None) -> None:
         treatment = self._treat(arrival)
-        rows = Rows(arrival, treatment, self.outcomes[arrival.routes])
+        rows = WaitingRows(arrival, treatment, self.outcomes[arrival.routes])
         queue = self._queue(treatment.priority)
         if limits is not None and limits.overflow == DROP_NEWEST:
             room = limits.admitted(self._queues, queue, rows.row_bytes)
@@ -121,10 +124,10 @@ class Simulation:
                 self._queues, queue, lambda each: self._drop_expired(each, arrival.at_ms)
             )
 
-    def _queue(self, priority: int) -> Queue:
+    def _queue(self, priority: int) -> SimulatedQueue:
         queue = self._queues.get(priority)
         if queue is None:
-            queue = self._queues[priority] = Queue(priority)
+            queue = self._queues[priority] = SimulatedQueue(priority)
             self._order = [self._queues[number] for number in sorted(self._queues)]
         return queue
 
@@ -178,7 +181,7 @@ class Simulation:
                 waiting.popleft()
         self._credit = credit
 
-    def _next(self, now_ms: float) -> tuple[Queue, deque[Rows]] | None:
+    def _next(self, now_ms: float) -> tuple[SimulatedQueue, deque[WaitingRows]] | None:
         """Return the rows that leave next, after those that do not any more."""
         for queue in self._order:
             while waiting := queue.oldest():
@@ -193,7 +196,7 @@ class Simulation:
                 waiting.popleft()
         return None
 
-    def _demote(self, queue: Queue, head: Rows) -> None:
+    def _demote(self, queue: SimulatedQueue, head: WaitingRows) -> None:
         count = head.rows
         queue.take(head, count)
         head.rows = count
@@ -201,7 +204,7 @@ class Simulation:
         self._queue(head.fallback).join(head, is_demoted=True)
 
     @staticmethod
-    def _drop_expired(queue: Queue, now_ms: int) -> None:
+    def _drop_expired(queue: SimulatedQueue, now_ms: int) -> None:
         while (waiting := queue.oldest()) and waiting[0].expires_ms <= now_ms:
             head = waiting.popleft()
             head.outcome.expired += head.rows

@@ -17,7 +17,7 @@ LINGER_MS: Final = 10_000
 """The link stays open for so long after the last urgent row."""
 
 
-class Windows(NamedTuple):
+class DayWindows(NamedTuple):
     """Windows of each day.
 
     Attributes:
@@ -54,7 +54,7 @@ class Windows(NamedTuple):
             yield at_ms, end_ms - at_ms, False
 
 
-def windows(opens_ms: Iterable[int], open_for_ms: int, urgent: int) -> Windows:
+def windows(opens_ms: Iterable[int], open_for_ms: int, urgent: int) -> DayWindows:
     """Return windows of a length; those that overlap are one, and one may last over midnight."""
     spans: list[tuple[int, int]] = []
     for begin_ms in sorted(at_ms + day_ms for at_ms in opens_ms for day_ms in (-DAY_MS, 0)):
@@ -63,8 +63,8 @@ def windows(opens_ms: Iterable[int], open_for_ms: int, urgent: int) -> Windows:
             spans[-1] = (spans[-1][0], max(end_ms, spans[-1][1]))
         else:
             spans.append((begin_ms, end_ms))
-    return Windows(tuple(spans), urgent)
+    return DayWindows(tuple(spans), urgent)
 
 
-ALWAYS: Final = Windows(((-DAY_MS, 3 * DAY_MS),), -1)
+ALWAYS: Final = DayWindows(((-DAY_MS, 3 * DAY_MS),), -1)
 """A link without windows."""

@@ -19,7 +19,7 @@ from analytics.what_if.recorded import (
     Parcel,
 )
 from analytics.what_if.scenarios import RouteChange, Scenario
-from analytics.what_if.windows import ALWAYS, Windows, windows
+from analytics.what_if.windows import ALWAYS, DayWindows, windows
 
 UP, MINUTE_MS = "upstream", 60_000
 
@@ -47,7 +47,7 @@ def ask(
     parcels: list[Parcel],
     *,
     factor: float = 1.0,
-    opens: Windows | None = None,
+    opens: DayWindows | None = None,
     limits: dict[str, int | str] | None = None,
     **routes: RouteChange,
 ) -> dict[str, Answer]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from analytics.what_if.limits import OVERFLOWS, Limits
+from analytics.what_if.limits import OVERFLOWS, SimulatedLimits
 from analytics.what_if.recorded import LINK, SETTINGS
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from analytics.what_if.recorded import Parcel
 
 
-class InForce:
+class RecordedSettings:
     """What a hub had in force, by the last such line of the day.
 
     Attributes:
         routes: Its table of routes.
-        caps: Limits by their names in the settings.
+        caps: SimulatedLimits by their names in the settings.
         midnight_ms: Hub time of 00:00, None = not known.
     """
 
@@ -41,9 +41,11 @@ class InForce:
         """Return whether the link was to be open in windows only."""
         return bool(self._endpoints.get(endpoint, {}).get("open_at"))
 
-    def limits(self, changes: Mapping[str, int | str], *, is_alone: bool) -> Limits | str:
+    def limits(self, changes: Mapping[str, int | str], *, is_alone: bool) -> SimulatedLimits | str:
         """Return the limits of a scenario, or why they cannot be simulated."""
-        known: dict[str, Any] = {name: self.caps.get(name, 0) for name in Limits._fields[:-1]}
+        known: dict[str, Any] = {
+            name: self.caps.get(name, 0) for name in SimulatedLimits._fields[:-1]
+        }
         if isinstance(known["bytes_max"], str):
             # A share of a volume whose size no line has.
             known["bytes_max"] = 0
@@ -55,4 +57,4 @@ class InForce:
             if not changes.keys().isdisjoint(of_all):
                 return "several endpoints share the limits of all queues"
             known |= dict.fromkeys(of_all, 0)
-        return Limits(**{**known, **changes, "overflow": overflow})
+        return SimulatedLimits(**{**known, **changes, "overflow": overflow})
