@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from edgehub.clock import utc_text
 from edgehub.devices.affinity.flags import Cause, Ownership
@@ -287,8 +287,9 @@ def _gateway_id(arguments: Arguments) -> str | None:
 
 def _profile_document(profile: DeviceProfile) -> dict[str, Any]:
     # What it has as a LoRaWAN device holds keys; `lora device show` has the rest of it.
-    document: dict[str, Any] = to_builtins(profile)
-    del document["lora"]
+    members = asdict(profile)
+    del members["lora"]
+    document: dict[str, Any] = to_builtins(members)
     return document
 
 
