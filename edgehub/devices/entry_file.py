@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 E = TypeVar("E")
 
 
-# No slots: with them `EntryList[Token]()` fails, as Python tells a frozen instance its type.
+# No slots: with them `EntryList[Token]()` fails, as Python sets the type of an instance on it.
 class EntryList(Struct, Generic[E], frozen=True, kw_only=True):
     """What a file of entries holds.
 

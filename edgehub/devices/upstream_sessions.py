@@ -87,7 +87,7 @@ class _Session(Struct, eq=False):
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing has to be remembered of it."""
+        """Return whether nothing has to be remembered of it."""
         is_used = self.staged or self.in_flight or self.listens or self.task or self.is_paused
         return not (is_used or self.pauses or self.take_overs)
 

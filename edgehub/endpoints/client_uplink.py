@@ -66,7 +66,7 @@ class ClientUplink:
         hub_id: The hub's own client id here; at the peer it may have another one.
 
     Attributes:
-        changed: Called when the sessions may have come or gone, with `is_up`.
+        changed: Called when the sessions may have been opened or have ended, with `is_up`.
         session_changed: Called when the session of a device was opened or has ended.
     """
 

@@ -163,7 +163,7 @@ class MqttEndpoint(LinkedEndpoint):
 
     @property
     def mqtt_version(self) -> str | None:
-        """The version of MQTT in use, `3.1.1` or `5`; None = not connected."""
+        """Return the version of MQTT in use, `3.1.1` or `5`; None = not connected."""
         connection = self._connection
         if connection is None:
             return None

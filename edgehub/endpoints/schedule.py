@@ -53,7 +53,7 @@ def next_start_ms(open_at: Iterable[str], now_ms: int) -> int | None:
 
 
 def longest_closed_s(open_at: Sequence[str], open_for_s: int) -> float:
-    """Return the longest time from the end of a window to the next, as far as one year tells.
+    """Return the longest time from the end of a window to the next, as far as one year shows.
 
     The year is always the same, so that the answer does not depend on the current day.
     """

@@ -108,7 +108,7 @@ class ScheduledEndpoint:
 
     @property
     def mqtt_version(self) -> str | None:
-        """The version of MQTT in use, `3.1.1` or `5`; None = not connected."""
+        """Return the version of MQTT in use, `3.1.1` or `5`; None = not connected."""
         return getattr(self._inner, "mqtt_version", None)
 
     @property

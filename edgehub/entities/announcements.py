@@ -112,7 +112,7 @@ class Announcements:
 
     @property
     def refused_count(self) -> int:
-        """Number of those that are refused."""
+        """Return the number of those that are refused."""
         return sum(1 for known in self._by_offset.values() if known.refused)
 
     def offsets(self) -> set[int]:

@@ -181,7 +181,7 @@ class DefaultName(Struct, frozen=True):
 
     @property
     def device_topic_id(self) -> str:
-        """Topic id of the device."""
+        """Return the topic id of the device."""
         return f"device/{self.device}//"
 
 

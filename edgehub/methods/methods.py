@@ -125,7 +125,7 @@ class MethodWay(Protocol):
 
     @property
     def listener(self) -> str:
-        """Client id of the connection."""
+        """Return the client id of the connection."""
 
 
 class MethodWays(Protocol):

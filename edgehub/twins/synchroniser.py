@@ -78,7 +78,7 @@ class TwinPeer(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """Whether requests may be sent."""
+        """Return whether requests may be sent."""
 
     def speaks_for(self, client_id: str) -> bool:
         """Return whether it takes requests about a client at present."""

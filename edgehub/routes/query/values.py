@@ -68,28 +68,28 @@ def defined(number: float) -> Value:
 
 
 def add(left: Value, right: Value) -> Value:
-    """`left + right`."""
+    """Return `left + right`."""
     if left.__class__ is float and right.__class__ is float:
         return defined(left + right)
     return UNDEFINED
 
 
 def subtract(left: Value, right: Value) -> Value:
-    """`left - right`."""
+    """Return `left - right`."""
     if left.__class__ is float and right.__class__ is float:
         return defined(left - right)
     return UNDEFINED
 
 
 def multiply(left: Value, right: Value) -> Value:
-    """`left * right`."""
+    """Return `left * right`."""
     if left.__class__ is float and right.__class__ is float:
         return defined(left * right)
     return UNDEFINED
 
 
 def divide(left: Value, right: Value) -> Value:
-    """`left / right`; by zero gives an infinity, 0 / 0 is undefined."""
+    """Return `left / right`; by zero gives an infinity, 0 / 0 is undefined."""
     if left.__class__ is not float or right.__class__ is not float:
         return UNDEFINED
     if right == 0.0:
@@ -98,7 +98,7 @@ def divide(left: Value, right: Value) -> Value:
 
 
 def modulo(left: Value, right: Value) -> Value:
-    """`left % right` with the sign of `left`."""
+    """Return `left % right` with the sign of `left`."""
     if left.__class__ is not float or right.__class__ is not float:
         return UNDEFINED
     if right == 0.0 or math.isinf(left):
@@ -107,12 +107,12 @@ def modulo(left: Value, right: Value) -> Value:
 
 
 def negate(value: Value) -> Value:
-    """Unary minus."""
+    """Return a number with the other sign."""
     return -value if value.__class__ is float else UNDEFINED
 
 
 def absolute(value: Value) -> Value:
-    """Magnitude of a number."""
+    """Return the magnitude of a number."""
     return abs(value) if value.__class__ is float else UNDEFINED
 
 
@@ -133,24 +133,24 @@ def _rounded(value: Value, towards: Callable[[float], int]) -> Value:
 
 
 def sign(value: Value) -> Value:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1: the sign of a number."""
     if value.__class__ is not float:
         return UNDEFINED
     return 0.0 if value == 0.0 else math.copysign(1.0, value)
 
 
 def square_root(value: Value) -> Value:
-    """Square root; undefined for negative numbers."""
+    """Return the square root; undefined for negative numbers."""
     return math.sqrt(value) if value.__class__ is float and value >= 0.0 else UNDEFINED
 
 
 def square(value: Value) -> Value:
-    """Number times itself."""
+    """Return a number times itself."""
     return value * value if value.__class__ is float else UNDEFINED
 
 
 def exponential(value: Value) -> Value:
-    """E to the power of a number; infinite where it is too large."""
+    """Return E to the power of a number; infinite where it is too large."""
     if value.__class__ is not float:
         return UNDEFINED
     try:
@@ -160,7 +160,7 @@ def exponential(value: Value) -> Value:
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """`base` to the power of `exponent`, with the infinities of IEEE 754."""
+    """Return `base` to the power of `exponent`, with the infinities of IEEE 754."""
     if base.__class__ is not float or exponent.__class__ is not float:
         return UNDEFINED
     try:
@@ -309,7 +309,7 @@ def is_bool_of_bool(value: Value) -> Value:
 
 
 def conjunction(*values: Value) -> Value:
-    """AND: false wins, then undefined; what is not a bool counts as undefined."""
+    """Return the AND: false wins, then undefined; what is not a bool counts as undefined."""
     result: Value = True
     for value in values:
         if value is False:
@@ -320,7 +320,7 @@ def conjunction(*values: Value) -> Value:
 
 
 def disjunction(*values: Value) -> Value:
-    """OR: true wins, then undefined; what is not a bool counts as undefined."""
+    """Return the OR: true wins, then undefined; what is not a bool counts as undefined."""
     result: Value = False
     for value in values:
         if value is True:
@@ -331,7 +331,7 @@ def disjunction(*values: Value) -> Value:
 
 
 def negation(value: Value) -> Value:
-    """NOT; what is not a bool counts as undefined."""
+    """Return the NOT of a value; what is not a bool counts as undefined."""
     return (not value) if value.__class__ is bool else UNDEFINED
 
 
@@ -339,19 +339,19 @@ def negation(value: Value) -> Value:
 
 
 def equal(left: Value, right: Value) -> Value:
-    """`left = right`; values of different kinds are not equal."""
+    """Return `left = right`; values of different kinds are not equal."""
     if left is UNDEFINED or right is UNDEFINED:
         return UNDEFINED
     return left.__class__ is right.__class__ and left == right
 
 
 def unequal(left: Value, right: Value) -> Value:
-    """`left != right`."""
+    """Return `left != right`."""
     return negation(equal(left, right))
 
 
 def less(left: Value, right: Value) -> Value:
-    """`left < right`; undefined between values of different kinds."""
+    """Return `left < right`; undefined between values of different kinds."""
     if left.__class__ is not right.__class__ or left is UNDEFINED:
         return UNDEFINED
     if left.__class__ is str:
@@ -360,15 +360,15 @@ def less(left: Value, right: Value) -> Value:
 
 
 def less_or_equal(left: Value, right: Value) -> Value:
-    """`left <= right`; undefined between values of different kinds."""
+    """Return `left <= right`; undefined between values of different kinds."""
     return negation(less(right, left))
 
 
 def greater(left: Value, right: Value) -> Value:
-    """`left > right`; undefined between values of different kinds."""
+    """Return `left > right`; undefined between values of different kinds."""
     return less(right, left)
 
 
 def greater_or_equal(left: Value, right: Value) -> Value:
-    """`left >= right`; undefined between values of different kinds."""
+    """Return `left >= right`; undefined between values of different kinds."""
     return negation(less(left, right))
