@@ -64,6 +64,7 @@ class SendState(StrEnum):
 
 
 class _Session(Struct, eq=False):
+    device_id: str
     staged: int = 0
     in_flight: int = 0
     is_ready: bool = False
@@ -182,7 +183,7 @@ class UpstreamSessions:
         session = self._sessions.get(device_id)
         if session is None:
             return self._send_state(device_id) is SendState.OPENING
-        return session.is_ready or self._is_opening(device_id, session)
+        return session.is_ready or self._is_opening(session)
 
     @asynccontextmanager
     async def use(self, device_id: str) -> AsyncIterator[None]:
@@ -209,15 +210,15 @@ class UpstreamSessions:
         self.add_listener(notified)
         try:
             while not session.is_ready:
-                if self._is_ending or not self._is_opening(device_id, session):
+                if self._is_ending or not self._is_opening(session):
                     raise DeviceConnectionError(device_id, "its session cannot be opened now")
                 changed.clear()
                 await changed.wait()
         finally:
             self.remove_listener(notified)
 
-    def _is_opening(self, device_id: str, session: _Session) -> bool:
-        return not session.is_paused and self._send_state(device_id) is SendState.OPENING
+    def _is_opening(self, session: _Session) -> bool:
+        return not session.is_paused and self._send_state(session.device_id) is SendState.OPENING
 
     def count_staged(self, device_id: str, rows: int) -> None:
         """Count rows that were read for a device; negative = they were sent, or put back.
@@ -230,8 +231,8 @@ class UpstreamSessions:
         session.staged += rows
         assert session.staged >= 0, device_id
         if rows > 0:
-            self._start(device_id, session)
-        self._check_rows(device_id, session)
+            self._start(session)
+        self._check_rows(session)
 
     def count_in_flight(self, device_id: str, rows: int) -> None:
         """Count rows in flight; negative = they were settled."""
@@ -242,7 +243,7 @@ class UpstreamSessions:
         assert session.in_flight >= 0, device_id
         if not session.in_flight:
             session.settled.set()
-        self._check_rows(device_id, session)
+        self._check_rows(session)
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with a device whenever its send state may have changed."""
@@ -265,7 +266,7 @@ class UpstreamSessions:
             del self._listening[device_id]
             session = self._session(device_id)
             was_kept, session.listens = session.listens, False
-            self._check_rows(device_id, session)
+            self._check_rows(session)
             if was_kept and len(self._listening) >= LISTENING_MAX:
                 waiting = (each for each in self._listening if not self._session(each).listens)
                 self._keep_for_messages(next(waiting))
@@ -273,11 +274,11 @@ class UpstreamSessions:
     def link_changed(self, is_up: bool) -> None:
         """Record whether the hub's own session is open; without it nothing is sent."""
         self._is_up = is_up
-        for device_id, session in list(self._sessions.items()):
+        for session in list(self._sessions.values()):
             if is_up and session.was_lost:
-                self._end_pause(device_id, session)
+                self._end_pause(session)
             elif is_up:
-                self._start_if_wanted(device_id, session)
+                self._start_if_wanted(session)
             session.changed.set()
         blocked, self._blocked = self._blocked, set()
         for device_id in {*blocked, *self._sessions}:
@@ -296,14 +297,14 @@ class UpstreamSessions:
         session.reset_if_stable(session.ended_s)
         if self._flags.of(device_id) is Ownership.LOSER:
             session.changed.set()  # the hub that took it owns the device
-            self._check_rows(device_id, session)
+            self._check_rows(session)
         elif not taken_over:
-            self._pause_lost(device_id, session, "the session was lost")
+            self._pause_lost(session, "the session was lost")
         elif certain:
-            self._pause_taken_over(device_id, session)
+            self._pause_taken_over(session)
         else:
-            confirm = partial(self._confirm_take_over, device_id, session)
-            self._pause(device_id, session, TAKE_OVER_CHECK_S, confirm)
+            confirm = partial(self._confirm_take_over, session)
+            self._pause(session, TAKE_OVER_CHECK_S, confirm)
             session.was_lost = True
 
     def stop(self) -> set[asyncio.Task[None]]:
@@ -351,43 +352,43 @@ class UpstreamSessions:
     def _session(self, device_id: str) -> _Session:
         session = self._sessions.get(device_id)
         if session is None:
-            session = self._sessions[device_id] = _Session()
+            session = self._sessions[device_id] = _Session(device_id)
         return session
 
-    def _start(self, device_id: str, session: _Session) -> None:
-        is_opening = self._send_state(device_id) is SendState.OPENING
+    def _start(self, session: _Session) -> None:
+        is_opening = self._send_state(session.device_id) is SendState.OPENING
         if session.task is not None or self._is_ending or not is_opening:
             return
         session.changed.clear()
         session.task = self._tasks.create_task(
-            self._run(device_id, session), name=f"session[{device_id}]"
+            self._run(session), name=f"session[{session.device_id}]"
         )
 
     def _keep_for_messages(self, device_id: str) -> None:
         session = self._session(device_id)
         session.listens = True
-        self._start_if_wanted(device_id, session)
+        self._start_if_wanted(session)
 
-    def _start_if_wanted(self, device_id: str, session: _Session) -> None:
-        if session.staged or self._is_kept(device_id, session):
-            self._start(device_id, session)
+    def _start_if_wanted(self, session: _Session) -> None:
+        if session.staged or self._is_kept(session):
+            self._start(session)
 
-    def _is_kept(self, device_id: str, session: _Session) -> bool:
+    def _is_kept(self, session: _Session) -> bool:
         """Return whether a session is open without rows: messages go to the owner."""
-        return session.listens and self._flags.of(device_id) is Ownership.OWNER
+        return session.listens and self._flags.of(session.device_id) is Ownership.OWNER
 
-    def _check_rows(self, device_id: str, session: _Session) -> None:
+    def _check_rows(self, session: _Session) -> None:
         if not session.staged and not session.in_flight:
             session.changed.set()
             if session.is_unused:
-                self._sessions.pop(device_id, None)
+                self._sessions.pop(session.device_id, None)
 
-    async def _run(self, device_id: str, session: _Session) -> None:
+    async def _run(self, session: _Session) -> None:
         try:
-            await self._keep_open(device_id, session)
+            await self._keep_open(session)
         except DeviceError as exc:
-            if self._flags.of(device_id) is not Ownership.LOSER:
-                self._pause_lost(device_id, session, str(exc))
+            if self._flags.of(session.device_id) is not Ownership.LOSER:
+                self._pause_lost(session, str(exc))
         finally:
             session.task = None
             session.is_ready = False
@@ -395,130 +396,125 @@ class UpstreamSessions:
                 session.reset_if_stable(self._clock.monotonic())
             if not self._is_ending:
                 if not session.is_paused:
-                    self._start_if_wanted(device_id, session)
-                self._notify(device_id)
+                    self._start_if_wanted(session)
+                self._notify(session.device_id)
                 if session.is_unused:
-                    self._sessions.pop(device_id, None)
+                    self._sessions.pop(session.device_id, None)
 
-    async def _keep_open(self, device_id: str, session: _Session) -> None:
-        device = await self._devices.get(device_id)
+    async def _keep_open(self, session: _Session) -> None:
+        device = await self._devices.get(session.device_id)
         connection = device.connection
         if device.stored is None:
             connection.set_keep_alive(self._keep_alive_s)
         async with connection.activity():
             # A device that was never elected has its session for as long as it has rows.
-            entitled = self._flags.of(device_id) is Ownership.UNKNOWN
+            entitled = self._flags.of(session.device_id) is Ownership.UNKNOWN
             if not connection.is_open:
                 session.opened_s = 0.0
             await connection.ensure_open(entitled=entitled)
             session.opened_s = session.opened_s or self._clock.monotonic()
-            session.is_ready = self._is_up and self._flags.of(device_id) is not Ownership.LOSER
-            self._notify(device_id)
+            session.is_ready = self._may_send(session)
+            self._notify(session.device_id)
             while session.is_ready and (
-                session.staged or session.in_flight or self._is_kept(device_id, session)
+                session.staged or session.in_flight or self._is_kept(session)
             ):
                 session.changed.clear()
                 await session.changed.wait()
-                session.is_ready = (
-                    connection.is_open
-                    and self._is_up
-                    and self._flags.of(device_id) is not Ownership.LOSER
-                )
+                session.is_ready = connection.is_open and self._may_send(session)
             session.is_ready = False
             while session.in_flight:
                 session.settled.clear()
                 await session.settled.wait()
 
+    def _may_send(self, session: _Session) -> bool:
+        return self._is_up and self._flags.of(session.device_id) is not Ownership.LOSER
+
     def _ownership_changed(self, device_id: str) -> None:
         session = self._sessions.get(device_id)
         if session is not None:
             if self._flags.of(device_id) is Ownership.OWNER:
-                self._elected(device_id, session)
-                self._start_if_wanted(device_id, session)
+                self._elected(session)
+                self._start_if_wanted(session)
             elif self._flags.of(device_id) is Ownership.LOSER:
                 session.is_ready = False
                 session.reset_pauses()
-                self._end_pause(device_id, session)
-            self._check_rows(device_id, session)
+                self._end_pause(session)
+            self._check_rows(session)
             session.changed.set()
         if session is not None or device_id in self._blocked:
             self._blocked.discard(device_id)
             self._notify(device_id)
 
-    def _elected(self, device_id: str, session: _Session) -> None:
+    def _elected(self, session: _Session) -> None:
         if not session.is_paused:
             return
-        if self._epoch(device_id) != session.epoch:
+        if self._epoch(session.device_id) != session.epoch:
             session.reset_pauses()
-            self._end_pause(device_id, session)
+            self._end_pause(session)
             return
         session.was_reelected = True
         if session.take_overs and not session.was_lost:
-            self._shorten_pause(device_id, session)
+            self._shorten_pause(session)
 
     def _epoch(self, device_id: str) -> int | None:
         is_owner = self._flags.of(device_id) is Ownership.OWNER
         return self._flags.flag(device_id).epoch if is_owner else None
 
-    def _shorten_pause(self, device_id: str, session: _Session) -> None:
+    def _shorten_pause(self, session: _Session) -> None:
         pause_s = _pause_s(REELECTED_PAUSE_S, session.take_overs - 1)
         left_s = session.ended_s + pause_s - self._clock.monotonic()
         if left_s <= 0:
-            self._pause_over(device_id, session)
+            self._pause_over(session)
             return
         _cancel_timer(session)
-        session.timer = self._clock.call_later(
-            left_s, partial(self._pause_over, device_id, session)
-        )
+        session.timer = self._clock.call_later(left_s, partial(self._pause_over, session))
 
-    def _pause_lost(self, device_id: str, session: _Session, reason: str) -> None:
+    def _pause_lost(self, session: _Session, reason: str) -> None:
         self._losses += 1
         if not session.pauses:
-            log.warning("device.session_lost", device_id=device_id, reason=reason)
+            log.warning("device.session_lost", device_id=session.device_id, reason=reason)
         pause_s = _pause_s(LOST_PAUSE_S, session.pauses)
         session.pauses += 1
-        self._pause(device_id, session, pause_s, partial(self._pause_over, device_id, session))
+        self._pause(session, pause_s, partial(self._pause_over, session))
         session.was_lost = True
 
-    def _pause_taken_over(self, device_id: str, session: _Session) -> None:
+    def _pause_taken_over(self, session: _Session) -> None:
         self._take_overs += 1
         session.take_overs += 1
         pause_s, was_reelected = _pause_s(TAKEN_OVER_PAUSE_S, session.pauses), session.was_reelected
         session.pauses += 1
-        log.warning("device.session_taken_over", device_id=device_id, retry_s=pause_s)
-        self._flags.record_take_over(device_id)
-        self._pause(device_id, session, pause_s, partial(self._pause_over, device_id, session))
+        log.warning("device.session_taken_over", device_id=session.device_id, retry_s=pause_s)
+        self._flags.record_take_over(session.device_id)
+        self._pause(session, pause_s, partial(self._pause_over, session))
         if was_reelected:
-            self._elected(device_id, session)
+            self._elected(session)
 
-    def _confirm_take_over(self, device_id: str, session: _Session) -> None:
+    def _confirm_take_over(self, session: _Session) -> None:
         session.timer = None
         if self._is_up:
-            self._pause_taken_over(device_id, session)
+            self._pause_taken_over(session)
         else:
-            self._pause_lost(device_id, session, "the session was lost")
+            self._pause_lost(session, "the session was lost")
 
-    def _pause(
-        self, device_id: str, session: _Session, seconds: float, then: Callable[[], None]
-    ) -> None:
+    def _pause(self, session: _Session, seconds: float, then: Callable[[], None]) -> None:
         _cancel_timer(session)
         session.timer = self._clock.call_later(seconds, then)
         session.is_paused = True
-        session.epoch = self._epoch(device_id)
+        session.epoch = self._epoch(session.device_id)
         session.was_lost = session.was_reelected = False
         session.is_ready = False
         session.changed.set()
-        self._notify(device_id)
+        self._notify(session.device_id)
 
-    def _pause_over(self, device_id: str, session: _Session) -> None:
-        self._end_pause(device_id, session)
-        self._blocked.discard(device_id)
-        self._notify(device_id)
+    def _pause_over(self, session: _Session) -> None:
+        self._end_pause(session)
+        self._blocked.discard(session.device_id)
+        self._notify(session.device_id)
 
-    def _end_pause(self, device_id: str, session: _Session) -> None:
+    def _end_pause(self, session: _Session) -> None:
         _cancel_timer(session)
         session.is_paused = session.was_lost = False
-        self._start_if_wanted(device_id, session)
+        self._start_if_wanted(session)
 
     def _notify(self, device_id: str) -> None:
         for listener in list(self._listeners):
