@@ -7,8 +7,8 @@ section 2.2.2.
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from enum import Flag, IntEnum, auto
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from edgehub.errors import ProtocolError
 from edgehub.message import PROPERTIES_MAX
@@ -19,144 +19,106 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
+class _Type(NamedTuple):
+    """How values are read and written; MQTT 5, section 1.5."""
+
+    read: Callable[[Reader], Any]
+    write: Callable[[Any], bytes]
+
+
+_BYTE: Final = _Type(Reader.byte, lambda value: bytes((value,)))
+_SHORT: Final = _Type(Reader.short, lambda value: value.to_bytes(2, "big"))
+_LONG: Final = _Type(Reader.long, lambda value: value.to_bytes(4, "big"))
+_VARIABLE: Final = _Type(Reader.variable, variable)
+_BINARY: Final = _Type(Reader.binary, binary)
+_TEXT: Final = _Type(lambda reader: reader.text("property"), lambda value: binary(value.encode()))
+_PAIR: Final = _Type(
+    lambda reader: (reader.binary(), reader.binary()),
+    lambda pair: binary(pair[0].encode()) + binary(pair[1].encode()),
+)
+
+
+class _In(Flag):
+    """Packets that have properties, of a client unless they are named as a server's."""
+
+    CONNECT = auto()
+    WILL = auto()
+    PUBLISH = auto()
+    MESSAGE = WILL | PUBLISH
+    ACKNOWLEDGEMENT = auto()  # of both, also SUBACK and UNSUBACK
+    SUBSCRIBE = auto()
+    UNSUBSCRIBE = auto()
+    DISCONNECT = auto()
+    CONNACK = auto()
+    OPENING = CONNECT | CONNACK
+    SERVER_DISCONNECT = auto()
+    CLOSING = DISCONNECT | SERVER_DISCONNECT
+    ANY = OPENING | MESSAGE | ACKNOWLEDGEMENT | SUBSCRIBE | UNSUBSCRIBE | CLOSING
+
+
 class Property(IntEnum):
-    """Property identifiers."""
+    """Property identifiers, with the type of their values and the packets that they may be in.
 
-    PAYLOAD_FORMAT_INDICATOR = 0x01
-    MESSAGE_EXPIRY_INTERVAL = 0x02
-    CONTENT_TYPE = 0x03
-    RESPONSE_TOPIC = 0x08
-    CORRELATION_DATA = 0x09
-    SUBSCRIPTION_IDENTIFIER = 0x0B
-    SESSION_EXPIRY_INTERVAL = 0x11
-    ASSIGNED_CLIENT_IDENTIFIER = 0x12
-    SERVER_KEEP_ALIVE = 0x13
-    AUTHENTICATION_METHOD = 0x15
-    AUTHENTICATION_DATA = 0x16
-    REQUEST_PROBLEM_INFORMATION = 0x17
-    WILL_DELAY_INTERVAL = 0x18
-    REQUEST_RESPONSE_INFORMATION = 0x19
-    RESPONSE_INFORMATION = 0x1A
-    SERVER_REFERENCE = 0x1C
-    REASON_STRING = 0x1F
-    RECEIVE_MAXIMUM = 0x21
-    TOPIC_ALIAS_MAXIMUM = 0x22
-    TOPIC_ALIAS = 0x23
-    MAXIMUM_QOS = 0x24
-    RETAIN_AVAILABLE = 0x25
-    USER_PROPERTY = 0x26
-    MAXIMUM_PACKET_SIZE = 0x27
-    WILDCARD_SUBSCRIPTION_AVAILABLE = 0x28
-    SUBSCRIPTION_IDENTIFIER_AVAILABLE = 0x29
-    SHARED_SUBSCRIPTION_AVAILABLE = 0x2A
+    Source: MQTT 5, table 2-4.
+    """
 
+    PAYLOAD_FORMAT_INDICATOR = 0x01, _BYTE, _In.MESSAGE
+    MESSAGE_EXPIRY_INTERVAL = 0x02, _LONG, _In.MESSAGE
+    CONTENT_TYPE = 0x03, _TEXT, _In.MESSAGE
+    RESPONSE_TOPIC = 0x08, _TEXT, _In.MESSAGE
+    CORRELATION_DATA = 0x09, _BINARY, _In.MESSAGE
+    SUBSCRIPTION_IDENTIFIER = 0x0B, _VARIABLE, _In.SUBSCRIBE
+    SESSION_EXPIRY_INTERVAL = 0x11, _LONG, _In.OPENING | _In.DISCONNECT
+    ASSIGNED_CLIENT_IDENTIFIER = 0x12, _TEXT, _In.CONNACK
+    SERVER_KEEP_ALIVE = 0x13, _SHORT, _In.CONNACK
+    AUTHENTICATION_METHOD = 0x15, _TEXT, _In.OPENING
+    AUTHENTICATION_DATA = 0x16, _BINARY, _In.OPENING
+    REQUEST_PROBLEM_INFORMATION = 0x17, _BYTE, _In.CONNECT
+    WILL_DELAY_INTERVAL = 0x18, _LONG, _In.WILL
+    REQUEST_RESPONSE_INFORMATION = 0x19, _BYTE, _In.CONNECT
+    RESPONSE_INFORMATION = 0x1A, _TEXT, _In.CONNACK
+    SERVER_REFERENCE = 0x1C, _TEXT, _In.CONNACK | _In.SERVER_DISCONNECT
+    REASON_STRING = 0x1F, _TEXT, _In.CONNACK | _In.ACKNOWLEDGEMENT | _In.CLOSING
+    RECEIVE_MAXIMUM = 0x21, _SHORT, _In.OPENING
+    TOPIC_ALIAS_MAXIMUM = 0x22, _SHORT, _In.OPENING
+    TOPIC_ALIAS = 0x23, _SHORT, _In.PUBLISH
+    MAXIMUM_QOS = 0x24, _BYTE, _In.CONNACK
+    RETAIN_AVAILABLE = 0x25, _BYTE, _In.CONNACK
+    USER_PROPERTY = 0x26, _PAIR, _In.ANY
+    MAXIMUM_PACKET_SIZE = 0x27, _LONG, _In.OPENING
+    WILDCARD_SUBSCRIPTION_AVAILABLE = 0x28, _BYTE, _In.CONNACK
+    SUBSCRIPTION_IDENTIFIER_AVAILABLE = 0x29, _BYTE, _In.CONNACK
+    SHARED_SUBSCRIPTION_AVAILABLE = 0x2A, _BYTE, _In.CONNACK
 
-class _Type(IntEnum):
-    BYTE = 0
-    SHORT = 1
-    LONG = 2
-    VARIABLE = 3
-    BINARY = 4
-    TEXT = 5
-    PAIR = 6
+    kind: _Type
+    packets: _In
+
+    def __new__(cls, identifier: int, kind: _Type, packets: _In) -> Self:
+        """Build a member from its row of the table."""
+        member = int.__new__(cls, identifier)
+        member._value_ = identifier
+        member.kind = kind
+        member.packets = packets
+        return member
 
 
 P = Property
-_TYPES: Final[Mapping[int, _Type]] = {
-    P.PAYLOAD_FORMAT_INDICATOR: _Type.BYTE,
-    P.MESSAGE_EXPIRY_INTERVAL: _Type.LONG,
-    P.CONTENT_TYPE: _Type.TEXT,
-    P.RESPONSE_TOPIC: _Type.TEXT,
-    P.CORRELATION_DATA: _Type.BINARY,
-    P.SUBSCRIPTION_IDENTIFIER: _Type.VARIABLE,
-    P.SESSION_EXPIRY_INTERVAL: _Type.LONG,
-    P.ASSIGNED_CLIENT_IDENTIFIER: _Type.TEXT,
-    P.SERVER_KEEP_ALIVE: _Type.SHORT,
-    P.AUTHENTICATION_METHOD: _Type.TEXT,
-    P.AUTHENTICATION_DATA: _Type.BINARY,
-    P.REQUEST_PROBLEM_INFORMATION: _Type.BYTE,
-    P.WILL_DELAY_INTERVAL: _Type.LONG,
-    P.REQUEST_RESPONSE_INFORMATION: _Type.BYTE,
-    P.RESPONSE_INFORMATION: _Type.TEXT,
-    P.SERVER_REFERENCE: _Type.TEXT,
-    P.REASON_STRING: _Type.TEXT,
-    P.RECEIVE_MAXIMUM: _Type.SHORT,
-    P.TOPIC_ALIAS_MAXIMUM: _Type.SHORT,
-    P.TOPIC_ALIAS: _Type.SHORT,
-    P.MAXIMUM_QOS: _Type.BYTE,
-    P.RETAIN_AVAILABLE: _Type.BYTE,
-    P.USER_PROPERTY: _Type.PAIR,
-    P.MAXIMUM_PACKET_SIZE: _Type.LONG,
-    P.WILDCARD_SUBSCRIPTION_AVAILABLE: _Type.BYTE,
-    P.SUBSCRIPTION_IDENTIFIER_AVAILABLE: _Type.BYTE,
-    P.SHARED_SUBSCRIPTION_AVAILABLE: _Type.BYTE,
-}
+_TYPES: Final[Mapping[int, _Type]] = {int(each): each.kind for each in P}
 
-# Properties that a client may send, by packet.
-IN_CONNECT: Final = frozenset(
-    {
-        P.SESSION_EXPIRY_INTERVAL,
-        P.RECEIVE_MAXIMUM,
-        P.MAXIMUM_PACKET_SIZE,
-        P.TOPIC_ALIAS_MAXIMUM,
-        P.REQUEST_RESPONSE_INFORMATION,
-        P.REQUEST_PROBLEM_INFORMATION,
-        P.USER_PROPERTY,
-        P.AUTHENTICATION_METHOD,
-        P.AUTHENTICATION_DATA,
-    }
-)
-IN_WILL: Final = frozenset(
-    {
-        P.WILL_DELAY_INTERVAL,
-        P.PAYLOAD_FORMAT_INDICATOR,
-        P.MESSAGE_EXPIRY_INTERVAL,
-        P.CONTENT_TYPE,
-        P.RESPONSE_TOPIC,
-        P.CORRELATION_DATA,
-        P.USER_PROPERTY,
-    }
-)
-IN_PUBLISH: Final = frozenset(
-    {
-        P.PAYLOAD_FORMAT_INDICATOR,
-        P.MESSAGE_EXPIRY_INTERVAL,
-        P.CONTENT_TYPE,
-        P.RESPONSE_TOPIC,
-        P.CORRELATION_DATA,
-        P.TOPIC_ALIAS,
-        P.USER_PROPERTY,
-    }
-)
-IN_ACKNOWLEDGEMENT: Final = frozenset({P.REASON_STRING, P.USER_PROPERTY})
-"""Also of SUBACK and UNSUBACK."""
-IN_SUBSCRIBE: Final = frozenset({P.SUBSCRIPTION_IDENTIFIER, P.USER_PROPERTY})
-IN_UNSUBSCRIBE: Final = frozenset({P.USER_PROPERTY})
-IN_DISCONNECT: Final = frozenset({P.SESSION_EXPIRY_INTERVAL, P.REASON_STRING, P.USER_PROPERTY})
 
-# Properties that a server may send, by packet.
-IN_CONNACK: Final = frozenset(
-    {
-        P.SESSION_EXPIRY_INTERVAL,
-        P.ASSIGNED_CLIENT_IDENTIFIER,
-        P.SERVER_KEEP_ALIVE,
-        P.AUTHENTICATION_METHOD,
-        P.AUTHENTICATION_DATA,
-        P.RESPONSE_INFORMATION,
-        P.SERVER_REFERENCE,
-        P.REASON_STRING,
-        P.RECEIVE_MAXIMUM,
-        P.TOPIC_ALIAS_MAXIMUM,
-        P.MAXIMUM_QOS,
-        P.RETAIN_AVAILABLE,
-        P.USER_PROPERTY,
-        P.MAXIMUM_PACKET_SIZE,
-        P.WILDCARD_SUBSCRIPTION_AVAILABLE,
-        P.SUBSCRIPTION_IDENTIFIER_AVAILABLE,
-        P.SHARED_SUBSCRIPTION_AVAILABLE,
-    }
-)
-IN_SERVER_DISCONNECT: Final = frozenset({P.SERVER_REFERENCE, P.REASON_STRING, P.USER_PROPERTY})
+def _allowed(packet: _In) -> frozenset[Property]:
+    return frozenset(each for each in Property if each.packets & packet)
+
+
+IN_CONNECT: Final = _allowed(_In.CONNECT)
+IN_WILL: Final = _allowed(_In.WILL)
+IN_PUBLISH: Final = _allowed(_In.PUBLISH)
+IN_ACKNOWLEDGEMENT: Final = _allowed(_In.ACKNOWLEDGEMENT)
+IN_SUBSCRIBE: Final = _allowed(_In.SUBSCRIBE)
+IN_UNSUBSCRIBE: Final = _allowed(_In.UNSUBSCRIBE)
+IN_DISCONNECT: Final = _allowed(_In.DISCONNECT)
+IN_CONNACK: Final = _allowed(_In.CONNACK)
+IN_SERVER_DISCONNECT: Final = _allowed(_In.SERVER_DISCONNECT)
 
 _SWITCHES: Final = frozenset(
     {
@@ -217,7 +179,7 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
         if identifier in values:
             raise ReasonedError(ReasonCode.PROTOCOL_ERROR, f"property {identifier:#04x} twice")
         reader = Reader(block, at + 1)
-        value = _READERS[_TYPES[identifier]](reader)
+        value = _TYPES[identifier].read(reader)
         at = reader.at
         _check(identifier, value)
         values[identifier] = value
@@ -244,14 +206,10 @@ def without_identifiers(block: bytes) -> tuple[tuple[int, ...], bytes]:
         kind = _TYPES.get(identifier)
         if kind is None:
             raise ProtocolError(f"property {identifier:#04x} does not exist")
-        if kind is _Type.PAIR:
-            reader.binary()
-            reader.binary()
-        elif identifier == P.SUBSCRIPTION_IDENTIFIER:
-            numbers.append(reader.variable())
+        value = kind.read(reader)
+        if identifier == P.SUBSCRIPTION_IDENTIFIER:
+            numbers.append(value)
         else:
-            _READERS[kind](reader)
-        if identifier != P.SUBSCRIPTION_IDENTIFIER:
             rest.append(block[at : reader.at])
         at = reader.at
     return tuple(numbers), b"".join(rest)
@@ -266,7 +224,7 @@ def write_properties(values: Iterable[tuple[Property, Any]]) -> bytes:
 def write_block(values: Iterable[tuple[Property, Any]]) -> bytes:
     """Write a property block without its length."""
     return b"".join(
-        bytes((identifier,)) + _WRITERS[_TYPES[identifier]](value) for identifier, value in values
+        bytes((identifier,)) + identifier.kind.write(value) for identifier, value in values
     )
 
 
@@ -278,23 +236,3 @@ def _check(identifier: int, value: Any) -> None:
             )
     elif value == 0 and identifier in _NEVER_0:
         raise ReasonedError(ReasonCode.PROTOCOL_ERROR, f"property {identifier:#04x} is 0")
-
-
-_READERS: Final[Mapping[_Type, Callable[[Reader], Any]]] = {
-    _Type.BYTE: Reader.byte,
-    _Type.SHORT: Reader.short,
-    _Type.LONG: Reader.long,
-    _Type.VARIABLE: Reader.variable,
-    _Type.BINARY: Reader.binary,
-    _Type.TEXT: lambda reader: reader.text("property"),
-}
-
-_WRITERS: Final[Mapping[_Type, Callable[[Any], bytes]]] = {
-    _Type.BYTE: lambda value: bytes((value,)),
-    _Type.SHORT: lambda value: value.to_bytes(2, "big"),
-    _Type.LONG: lambda value: value.to_bytes(4, "big"),
-    _Type.VARIABLE: variable,
-    _Type.BINARY: binary,
-    _Type.TEXT: lambda value: binary(value.encode()),
-    _Type.PAIR: lambda pair: binary(pair[0].encode()) + binary(pair[1].encode()),
-}
