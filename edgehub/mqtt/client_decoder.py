@@ -17,9 +17,8 @@ from msgspec import Struct
 
 from edgehub.errors import ProtocolError
 from edgehub.mqtt.client_packets import parse_acknowledgement, parse_server_packet
-from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX
-from edgehub.mqtt.framing import BAD_PUBLISH, DUP, LENGTH_DIGITS_MAX, MORE_DIGITS, long_length
-from edgehub.mqtt.packets import LEVEL_5, QOS_2, RETAIN
+from edgehub.mqtt.fields import REMAINING_LENGTH_MAX, STRING_BYTES_MAX, read_variable
+from edgehub.mqtt.packets import BAD_PUBLISH, DUP, LEVEL_5, PUBLISH, QOS_2, RETAIN, TYPE
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 CONTROL_BYTES_MAX: Final = 2**20
 """Longest packet other than PUBLISH: a SUBACK has a byte for each filter."""
 
-_PUBLISH: Final = 3
 _PLAIN_PUBACK: Final = 0x40
 _PUBACK_BYTES: Final = 4
 _SHORT: Final = 2
@@ -172,12 +170,12 @@ class ClientDecoder:
 
     def _packet(self, data: bytes, position: int) -> int:
         """Decode a packet; returns where the next one begins, `position` = it is incomplete."""
-        length, start = long_length(data, position, len(data))
+        length, start = read_variable(data, position + 1, len(data))
         if length < 0:
             return position
         head = data[position]
         stop = start + length
-        if head >> 4 == _PUBLISH:
+        if head & TYPE == PUBLISH:
             return self._publish(data, position, start, stop)
         if length > CONTROL_BYTES_MAX:
             raise ProtocolError(f"packet {head:#04x} of {length} bytes")
@@ -274,15 +272,9 @@ def read_publish(flags: int, rest: bytes, *, level: int, size: int, cut: bool) -
 
 def _block(rest: bytes, at: int) -> tuple[bytes, int] | None:
     """Return the property block at a place, and where it ends; None = it is malformed."""
-    length = shift = 0
-    for _ in range(LENGTH_DIGITS_MAX):
-        if at >= len(rest):
-            return None
-        byte = rest[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < MORE_DIGITS:
-            end = at + length
-            return None if end > len(rest) else (rest[at:end], end)
-    return None
+    try:
+        length, at = read_variable(rest, at, len(rest))
+    except ProtocolError:
+        return None
+    end = at + length
+    return None if length < 0 or end > len(rest) else (rest[at:end], end)

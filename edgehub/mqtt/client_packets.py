@@ -203,7 +203,7 @@ def acknowledgement(packet_id: int, qos: int) -> bytes:
 
 
 def parse_acknowledgement(data: bytes) -> RefusedPublish:
-    """Parse the body of a PUBACK or PUBREC; a code below 0x80 confirms."""
+    """Parse the body of a PUBACK, PUBREC, PUBREL or PUBCOMP; a code below 0x80 confirms."""
     reader = Reader(data)
     packet_id = reader.packet_id()
     code = ReasonCode.SUCCESS if reader.at_end else reader.byte()
@@ -231,11 +231,12 @@ def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
     match head:
         case 0x20:
             return _parse_connack(data, level)
-        case 0x50 if level == LEVEL_5 or len(data) == _PACKET_ID_BYTES:
-            return parse_acknowledgement(data)
-        case 0x62 | 0x70:
+        case 0x50 | 0x62 | 0x70 if level == LEVEL_5 or len(data) == _PACKET_ID_BYTES:
+            acknowledgement = parse_acknowledgement(data)
+            if head == 0x50:  # noqa: PLR2004 - a PUBREC
+                return acknowledgement
             kind = ServerPubrel if head == 0x62 else ServerPubcomp  # noqa: PLR2004 - as above
-            return kind(packet_id=_packet_id_of(data, level))
+            return kind(packet_id=acknowledgement.packet_id)
         case 0x90 | 0xB0:
             return _parse_suback(head, data, level)
         case 0xD0:
@@ -274,17 +275,6 @@ def _parse_connack(data: bytes, level: int) -> Connack:
         identifies=bool(said.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1)),
         reason=said.get(Property.REASON_STRING, ""),
     )
-
-
-def _packet_id_of(data: bytes, level: int) -> int:
-    reader = Reader(data)
-    packet_id = reader.packet_id()
-    if level == LEVEL_5 and not reader.at_end:
-        reader.byte()
-        if len(data) > _CODE_BYTES:
-            read_properties(reader, IN_ACKNOWLEDGEMENT)
-    reader.finish()
-    return packet_id
 
 
 def _parse_suback(head: int, data: bytes, level: int) -> Suback:

@@ -15,10 +15,11 @@ REMAINING_LENGTH_MAX: Final = 268_435_455
 STRING_BYTES_MAX: Final = 65_535
 PACKET_ID_MAX: Final = 65_535
 
-_DIGIT: Final = 0x7F
-_MORE_DIGITS: Final = 0x80
-_DIGITS_MAX: Final = 4
+MORE_DIGITS: Final = 0x80
+"""Bit of a byte of a variable length integer that others follow."""
 
+_DIGIT: Final = 0x7F
+_DIGITS_MAX: Final = 4
 
 _UNFIT: Final = re.compile(
     "[\0-\x1f\x7f-\x9f\ufdd0-\ufdef"
@@ -63,13 +64,10 @@ class Reader:
 
     def variable(self) -> int:
         """Read an integer of one to four bytes."""
-        value = 0
-        for index in range(_DIGITS_MAX):
-            digit = self.byte()
-            value |= (digit & _DIGIT) << (7 * index)
-            if digit < _MORE_DIGITS:
-                return value
-        raise ProtocolError("variable length integer of more than four bytes")
+        value, self.at = read_variable(self._data, self.at, len(self._data))
+        if value < 0:
+            raise ProtocolError("packet ends inside a field")
+        return value
 
     def binary(self) -> bytes:
         """Read bytes with their length in front."""
@@ -117,6 +115,27 @@ def is_plain(text: str) -> bool:
     return text.isprintable() or _UNFIT.search(text) is None
 
 
+def read_variable(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read an integer of one to four bytes, as lengths are written.
+
+    Returns:
+        The integer, -1 when its bytes are incomplete, and where the next field begins.
+    """
+    if at < end and data[at] < MORE_DIGITS:
+        # Without the loop: most integers have one byte.
+        return data[at], at + 1
+    value = 0
+    for index in range(_DIGITS_MAX):
+        if at >= end:
+            return -1, at
+        digit = data[at]
+        at += 1
+        value |= (digit & _DIGIT) << (7 * index)
+        if digit < MORE_DIGITS:
+            return value, at
+    raise ProtocolError("variable length integer of more than four bytes")
+
+
 def variable(value: int) -> bytes:
     """Write an integer as one to four bytes, as lengths are written."""
     assert 0 <= value <= REMAINING_LENGTH_MAX
@@ -124,7 +143,7 @@ def variable(value: int) -> bytes:
         return bytes((value,))
     digits = bytearray()
     while value > _DIGIT:
-        digits.append(value & _DIGIT | _MORE_DIGITS)
+        digits.append(value & _DIGIT | MORE_DIGITS)
         value >>= 7
     digits.append(value)
     return bytes(digits)

@@ -41,6 +41,15 @@ REFUSED_SENDER: Final = "refused_sender"
 RETAIN: Final = 0x01
 HAS_PROPERTIES: Final = 0x02
 
+TYPE: Final = 0xF0
+"""Bits of the first byte that are the type of a packet."""
+
+PUBLISH: Final = 0x30
+DUP: Final = 0x08
+BAD_PUBLISH: Final = (
+    "PUBLISH without a topic or packet id, with quality of service 3, or DUP with 0"
+)
+
 PUBREL: Final = 0x62
 PUBCOMP: Final = 0x70
 PUBACK_HEAD: Final = 0x4002
@@ -318,7 +327,7 @@ def publish(
         properties: Property block of MQTT 5 with its length in front, empty with MQTT 3.1.1.
     """
     assert (packet_id > 0) == (qos > 0)
-    head = 0x30 | dup << 3 | qos << 1 | retain
+    head = PUBLISH | dup << 3 | qos << 1 | retain
     remaining = (4 if qos else 2) + len(topic) + len(properties) + len(body)
     # Without a call for the lengths that nearly all messages have.
     if remaining < 0x80:  # noqa: PLR2004 - one byte carries seven bits

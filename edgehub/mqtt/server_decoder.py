@@ -13,19 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import ProtocolError
-from edgehub.mqtt.framing import (
-    BAD_PUBLISH,
-    DUP,
-    HEADER_BYTES_MIN,
-    MORE_DIGITS,
-    PUBLISH,
-    QOS_3,
-    TYPE,
-    long_length,
-)
+from edgehub.mqtt.fields import MORE_DIGITS, read_variable
 from edgehub.mqtt.message_properties import MessageProperties, read_message_properties
 from edgehub.mqtt.packets import (
+    BAD_PUBLISH,
+    DUP,
     LEVEL_5,
+    PUBLISH,
+    TYPE,
     OversizedPublish,
     Puback,
     Pubcomp,
@@ -62,6 +57,8 @@ filters."""
 TOPIC_ALIAS_MAX: Final = 16
 """Topic aliases that a client may use; each holds a topic of up to 64 KiB."""
 
+_HEADER_BYTES_MIN: Final = 2
+_QOS_3: Final = 3
 _BLOCKS_MAX: Final = 4096
 _BLOCK_BYTES_MAX: Final = 256
 _NO_TOPIC: Final = "PUBLISH with neither a topic nor a topic alias that stands for one"
@@ -155,7 +152,7 @@ class Decoder:
         at = 0
         end = len(data)
         publish_bytes_max = self._publish_bytes_max if self.level else -1
-        while end - at >= HEADER_BYTES_MIN:
+        while end - at >= _HEADER_BYTES_MIN:
             head = data[at]
             start = at + 2
             length = data[at + 1]
@@ -164,7 +161,7 @@ class Decoder:
                     length += (data[start] - 1) << 7
                     start += 1
                 else:
-                    length, start = long_length(data, at, end)
+                    length, start = read_variable(data, at + 1, end)
                     if length < 0:
                         break
             stop = start + length
@@ -183,7 +180,7 @@ class Decoder:
                 body_at += 2
                 if body_at <= stop:
                     packet_id = data[topic_end] << 8 | data[topic_end + 1]
-                if not packet_id or qos == QOS_3:
+                if not packet_id or qos == _QOS_3:
                     raise ProtocolError(BAD_PUBLISH)
             elif head & DUP or body_at > stop:
                 raise ProtocolError(BAD_PUBLISH)
@@ -271,7 +268,7 @@ class Decoder:
         qos = head >> 1 & 3
         topic_end = topic_start + (data[start] << 8 | data[start + 1])
         body_at = topic_end + (2 if qos else 0)
-        if body_at > stop or qos == QOS_3 or (not qos and head & DUP):
+        if body_at > stop or qos == _QOS_3 or (not qos and head & DUP):
             raise ProtocolError(BAD_PUBLISH)
         if len(data) < body_at:
             self._keep(data, at, body_at - at)
@@ -294,7 +291,7 @@ class Decoder:
         at = 0
         end = len(data)
         packet_bytes_max = self._publish_bytes_max
-        while end - at >= HEADER_BYTES_MIN:
+        while end - at >= _HEADER_BYTES_MIN:
             head = data[at]
             start = at + 2
             length = data[at + 1]
@@ -303,7 +300,7 @@ class Decoder:
                     length += (data[start] - 1) << 7
                     start += 1
                 else:
-                    length, start = long_length(data, at, end)
+                    length, start = read_variable(data, at + 1, end)
                     if length < 0:
                         break
             stop = start + length
@@ -327,7 +324,7 @@ class Decoder:
             raise ProtocolError(BAD_PUBLISH)
         topic_end = topic_at + (data[start] << 8 | data[start + 1])
         at = topic_end + 2 if qos else topic_end
-        if at >= stop or qos == QOS_3:
+        if at >= stop or qos == _QOS_3:
             raise ProtocolError(BAD_PUBLISH)
         packet_id = data[topic_end] << 8 | data[topic_end + 1] if qos else 0
         if not packet_id if qos else head & DUP:
@@ -340,7 +337,7 @@ class Decoder:
             return Publish(topic, data[at + 1 : stop], packet_id, qos, head & 1)
         block_at = at + 1
         if block_length >= MORE_DIGITS:
-            block_length, block_at = long_length(data, at - 1, stop)
+            block_length, block_at = read_variable(data, at, stop)
         body_at = block_at + block_length
         if block_length < 0 or body_at > stop:
             raise ProtocolError("properties longer than their packet")
