@@ -217,31 +217,9 @@ def _problem(status: HTTPStatus) -> dict[str, Any]:
 
 def _fixed_paths() -> dict[str, Any]:
     """Describe what is no operation: the probes and the metrics."""
-    status = {"type": "object", "properties": {"status": {"type": "string"}}}
-    bad, unavailable = HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE
-    probes = {
-        "/healthz": ("healthz", "Check that the process works; else restart it."),
-        "/readyz": (
-            "readyz",
-            "Check whether messages should be sent here; the `detail` of a 503 says why not.",
-        ),
-    }
-    paths: dict[str, Any] = {
-        path: {
-            "get": {
-                "operationId": name,
-                "description": about,
-                "tags": ["probes"],
-                "responses": {
-                    "200": _content("Yes.", status),
-                    str(bad.value): _problem(bad),
-                    str(unavailable.value): _problem(unavailable),
-                },
-            }
-        }
-        for path, (name, about) in probes.items()
-    }
+    yes = _content("Yes.", {"type": "object", "properties": {"status": {"type": "string"}}})
     exposition = _content("Prometheus text.", {"type": "string"}, metrics.MEDIA_TYPE)
+    bad, unavailable = HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE
     refusals = (
         bad,
         HTTPStatus.UNAUTHORIZED,
@@ -249,16 +227,23 @@ def _fixed_paths() -> dict[str, Any]:
         HTTPStatus.MISDIRECTED_REQUEST,
         unavailable,
     )
-    paths["/metrics"] = {
-        "get": {
-            "operationId": "metrics",
-            "description": "Return the figures of the status in the text format of Prometheus.",
-            "tags": ["status"],
-            "security": [{"token": []}, {}],
-            "responses": {
-                "200": exposition,
-                **{str(each.value): _problem(each) for each in refusals},
-            },
-        }
+    health = "Check that the process works; else restart it."
+    ready = "Check whether messages should be sent here; the `detail` of a 503 says why not."
+    figures = "Return the figures of the status in the text format of Prometheus."
+    shown = _get("metrics", figures, "status", exposition, refusals)
+    return {
+        "/healthz": {"get": _get("healthz", health, "probes", yes, (bad, unavailable))},
+        "/readyz": {"get": _get("readyz", ready, "probes", yes, (bad, unavailable))},
+        "/metrics": {"get": {**shown, "security": [{"token": []}, {}]}},
     }
-    return paths
+
+
+def _get(
+    name: str, about: str, tag: str, content: dict[str, Any], refusals: Iterable[HTTPStatus]
+) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "description": about,
+        "tags": [tag],
+        "responses": {"200": content, **{str(each.value): _problem(each) for each in refusals}},
+    }
