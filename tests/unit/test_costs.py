@@ -20,7 +20,7 @@ from edgehub.devices.identities import Identities
 from edgehub.devices.identity_file import Identity
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import EdgeHubError
-from edgehub.heads.http.forms import batch_messages, parse_target
+from edgehub.heads.http.forms import batch_messages, read_target
 from edgehub.heads.http.sign_in import parse_basic
 from edgehub.heads.mqtt.batch import RecordError, message_of
 from edgehub.heads.mqtt.local.filter_tree import FilterTree
@@ -64,7 +64,7 @@ FLOOR_S = 0.000_5
 MODULES = b'{"status":"successful","currentSoftwareList":[{"modules":[%b]}]}'
 TYPE = '"@type":"child-device",'
 MAIN = "te/device/main//"
-TARGET = parse_target(b"/devices/d/messages/events")
+TARGET = read_target(b"/devices/d/messages/events", [])
 
 
 def members(size: int, value: str = "1") -> str:

@@ -9,16 +9,16 @@ always taken.
 
 from __future__ import annotations
 
-import json
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from edgehub.mqtt.topic_filter import covers, matches
+from msgspec import MsgspecError, Struct, json
+
+from edgehub.mqtt.topic_filter import SHARED, covers, matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-SHARE: Final = "$share/"
 NUMBERS: Final = 268_435_455
 """Subscription identifiers go from 1 to this; MQTT 5, 3.8.2.1.2."""
 
@@ -41,7 +41,7 @@ class BrokerSubscription:
 
     def __init__(self, wire: str, *, established: bool = False) -> None:
         self.wire = wire
-        self.shared = wire.startswith(SHARE)
+        self.shared = wire.startswith(SHARED)
         self.filter = wire.split("/", 2)[2] if self.shared else wire
         self.number = zlib.crc32(wire.encode()) % NUMBERS + 1
         self.established = established
@@ -62,7 +62,7 @@ def wanted_wires(
     routed = [each for each in dict.fromkeys(route_filters) if not _is_covered(each, own)]
     if share_group is None:
         return _widest([*own, *routed])
-    return [*_widest(own), *(f"{SHARE}{share_group}/{each}" for each in _widest(routed))]
+    return [*_widest(own), *(f"{SHARED}{share_group}/{each}" for each in _widest(routed))]
 
 
 def _widest(filters: Sequence[str]) -> list[str]:
@@ -77,6 +77,14 @@ def _widest(filters: Sequence[str]) -> list[str]:
 
 def _is_covered(topic_filter: str, others: Iterable[str]) -> bool:
     return any(covers(other, topic_filter) for other in others)
+
+
+class _Stored(Struct):
+    """Subscriptions as they are on disk, with the session that they are of."""
+
+    session: list[str | int]
+    subscriptions: list[str]
+    established: set[str]
 
 
 class Subscriptions:
@@ -97,28 +105,19 @@ class Subscriptions:
     def restore(self, text: bytes) -> None:
         """Restore what `document` wrote; anything else is ignored."""
         try:
-            document = json.loads(text)
-            if document["session"] != self._identity:
-                return
-            found = [BrokerSubscription(str(wire)) for wire in document["subscriptions"]]
-            established = set(document["established"])
-        except (ValueError, TypeError, LookupError, RecursionError):
+            stored = json.decode(text, type=_Stored)
+        except (MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        for each in found:
-            each.established = each.wire in established
-            self._known[each.wire] = each
+        if stored.session == self._identity:
+            for wire in stored.subscriptions:
+                established = wire in stored.established
+                self._known[wire] = BrokerSubscription(wire, established=established)
 
     def document(self) -> bytes:
         """Return the form on disk."""
-        known = self._known.values()
-        return json.dumps(
-            {
-                "session": self._identity,
-                "subscriptions": [each.wire for each in known],
-                "established": [each.wire for each in known if each.established],
-            },
-            indent=1,
-        ).encode()
+        established = {wire for wire, each in self._known.items() if each.established}
+        stored = _Stored(self._identity, list(self._known), established)
+        return json.format(json.encode(stored), indent=1)
 
     def forget(self) -> None:
         """Remove all: the broker has not kept the session."""

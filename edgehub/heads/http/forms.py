@@ -63,8 +63,6 @@ _EXPIRY: Final = "absolute-expiry-time"
 _BEGIN: Final = re.compile(rb"[ \t\r\n]*+\[")
 _ENTRY: Final = re.compile(rb"[ \t\r\n]*+(%b)[ \t\r\n]*+([,\]])" % PLAIN_OBJECT.pattern)
 _ENTRY_KEYS: Final = {"body", "base64Encoded", "properties"}
-_DEVICE_LEVELS: Final = 4
-_MODULE_LEVELS: Final = 6
 _NO_ENCODING: Final = {"", "identity"}
 
 
@@ -85,29 +83,39 @@ class Target(Struct, frozen=True):
 def read_target(url: bytes, headers: Headers) -> Target:
     """Read who sends a request: messages by its path, or a call of a method by a header.
 
-    A call is `/twins/<d>[/modules/<m>]/methods[?...]` with `x-ms-edge-moduleId: <device>/<module>`.
+    Messages go to `/devices/<d>[/modules/<m>]/messages/events[?...]`; a call is
+    `/twins/<d>[/modules/<m>]/methods[?...]` with `x-ms-edge-moduleId: <device>/<module>`.
 
     Raises:
         RequestError: 404 for another path, 400 for a wrong id.
     """
-    levels = _levels(url)
-    if levels[0] != b"twins":
-        return parse_target(url)
-    match levels[1:]:
-        case [device, b"methods"]:
+    match _levels(url):
+        case [b"devices", device, b"messages", b"events"]:
+            return _target(_id("device", device), None)
+        case [b"devices", device, b"modules", module, b"messages", b"events"]:
+            return _target(_id("device", device), _id("module", module))
+        case [b"twins", device, b"methods"]:
             called = _id("device", device)
-        case [device, b"modules", module, b"methods"]:
+        case [b"twins", device, b"modules", module, b"methods"]:
             called = f"{_id('device', device)}/{_id('module', module)}"
         case _:
-            raise _no_such_path()
+            raise RequestError(
+                HTTPStatus.NOT_FOUND,
+                "messages go to /devices/<device>/messages/events"
+                " or /devices/<device>/modules/<module>/messages/events, calls of methods to"
+                " /twins/<device>/methods or /twins/<device>/modules/<module>/methods",
+            )
     sender = split_sender(_last(headers, b"x-ms-edge-moduleid"))
     if sender is None:
         raise RequestError(
             HTTPStatus.BAD_REQUEST, "x-ms-edge-moduleId has to name the caller, <device>/<module>"
         )
-    device_id, module_id = sender
-    name = device_id if module_id is None else f"{device_id}/{module_id}"
-    return Target(device_id, module_id, name, called)
+    return _target(*sender, called)
+
+
+def _target(device_id: str, module_id: str | None, called: str = "") -> Target:
+    sender = device_id if module_id is None else f"{device_id}/{module_id}"
+    return Target(device_id, module_id, sender, called)
 
 
 def _levels(url: bytes) -> list[bytes]:
@@ -116,29 +124,6 @@ def _levels(url: bytes) -> list[bytes]:
         # The absolute form, which clients use towards proxies.
         path = b"/" + path.partition(b"://")[2].partition(b"/")[2]
     return path.removesuffix(b"/").split(b"/")[1:] or [b""]
-
-
-def parse_target(url: bytes) -> Target:
-    """Read the target of a request line, `/devices/<d>[/modules/<m>]/messages/events[?...]`.
-
-    Raises:
-        RequestError: 404 for another path, 400 for a wrong id.
-    """
-    levels = _levels(url)
-    if len(levels) == _DEVICE_LEVELS:
-        devices, device, *rest = levels
-        module = None
-    elif len(levels) == _MODULE_LEVELS and levels[2] == b"modules":
-        devices, device, _, module, *rest = levels
-    else:
-        raise _no_such_path()
-    if devices != b"devices" or rest != [b"messages", b"events"]:
-        raise _no_such_path()
-    device_id = _id("device", device)
-    if module is None:
-        return Target(device_id, None, device_id)
-    module_id = _id("module", module)
-    return Target(device_id, module_id, f"{device_id}/{module_id}")
 
 
 def media_type(headers: Headers) -> tuple[str, str]:
@@ -425,12 +410,3 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 SHOWN_NAME_MAX: Final = 64
 """Longer names are cut before they are compared, which takes quadratic time."""
-
-
-def _no_such_path() -> RequestError:
-    return RequestError(
-        HTTPStatus.NOT_FOUND,
-        "messages go to /devices/<device>/messages/events"
-        " or /devices/<device>/modules/<module>/messages/events, calls of methods to"
-        " /twins/<device>/methods or /twins/<device>/modules/<module>/methods",
-    )

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import orjson
 from msgspec import Struct
 
-from edgehub.errors import EdgeHubError
+from edgehub.http1.refusal import RequestError
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -41,20 +41,6 @@ class Caller(Struct, frozen=True, kw_only=True):
 
     module: str | None
     uid: int
-
-
-class WorkloadError(EdgeHubError):
-    """A request is refused.
-
-    Attributes:
-        status: Of the answer.
-        reason: Why.
-    """
-
-    def __init__(self, status: HTTPStatus, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
 
 
 class WorkloadApi:
@@ -96,7 +82,7 @@ class WorkloadApi:
         """Return status and document of the answer to a request."""
         try:
             return HTTPStatus.OK, self._answer(method, target, body, caller)
-        except WorkloadError as refused:
+        except RequestError as refused:
             self.refused_total += 1
             self._log.warning(
                 "workload.request_refused",
@@ -104,9 +90,9 @@ class WorkloadApi:
                 socket=caller.module or "shared",
                 uid=caller.uid,
                 status=int(refused.status),
-                reason=refused.reason,
+                reason=refused.detail,
             )
-            return refused.status, {"message": refused.reason}
+            return refused.status, {"message": refused.detail}
 
     def _answer(self, method: str, target: str, body: bytes, caller: Caller) -> Mapping[str, Any]:
         levels = target.partition("?")[0].strip("/").split("/")
@@ -116,7 +102,7 @@ class WorkloadApi:
         if len(levels) == _SIGN_LEVELS and levels[::2] == ["modules", "genid", "sign"]:
             _check_method(method, "POST")
             return {"digest": self._sign(unquote(levels[1]), body, caller)}
-        raise WorkloadError(
+        raise RequestError(
             HTTPStatus.NOT_FOUND, "only /trust-bundle and /modules/<module>/genid/<id>/sign"
         )
 
@@ -126,10 +112,10 @@ class WorkloadApi:
             caller.uid == identity.uid if caller.module is None else caller.module == module
         )
         if identity is None or not is_own or identity.disabled:
-            raise WorkloadError(HTTPStatus.FORBIDDEN, f"not the socket or the user of {module!r}")
+            raise RequestError(HTTPStatus.FORBIDDEN, f"not the socket or the user of {module!r}")
         data, number = _parse(body)
         if number >= len(identity.keys):
-            raise WorkloadError(
+            raise RequestError(
                 HTTPStatus.NOT_FOUND,
                 f"{identity.id} has no {_KEY_IDS[number]} key in the identities file",
             )
@@ -139,7 +125,7 @@ class WorkloadApi:
 
 def _check_method(method: str, wanted: str) -> None:
     if method != wanted:
-        raise WorkloadError(HTTPStatus.METHOD_NOT_ALLOWED, f"{wanted} only")
+        raise RequestError(HTTPStatus.METHOD_NOT_ALLOWED, f"{wanted} only")
 
 
 def _parse(body: bytes) -> tuple[bytes, int]:
@@ -150,10 +136,10 @@ def _parse(body: bytes) -> tuple[bytes, int]:
         number = _KEY_IDS.index(request.get("keyId", _KEY_IDS[0]))
         algorithm = request.get("algo", "HMACSHA256")
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error):
-        raise WorkloadError(
+        raise RequestError(
             HTTPStatus.BAD_REQUEST,
             'not {"keyId": "primary", "algo": "HMACSHA256", "data": "<base64>"}',
         ) from None
     if algorithm != "HMACSHA256":
-        raise WorkloadError(HTTPStatus.BAD_REQUEST, "algo is not HMACSHA256")
+        raise RequestError(HTTPStatus.BAD_REQUEST, "algo is not HMACSHA256")
     return data, number

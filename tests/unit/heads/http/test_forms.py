@@ -16,7 +16,7 @@ from edgehub.heads.http.forms import (
     Target,
     batch_messages,
     check_form,
-    parse_target,
+    read_target,
     single_message,
 )
 from edgehub.http1.refusal import RequestError
@@ -65,7 +65,7 @@ def batch(*entries: Any) -> Any:
 )
 def test_a_path_names_the_sender(url: bytes, sender: str) -> None:
     """Device and module forms, encoded ids, the form of proxies."""
-    assert parse_target(url).sender == sender
+    assert read_target(url, []).sender == sender
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_path_names_the_sender(url: bytes, sender: str) -> None:
 def test_other_paths_are_not_found(url: bytes) -> None:
     """404, with the paths that there are."""
     with pytest.raises(RequestError) as caught:
-        parse_target(url)
+        read_target(url, [])
     assert caught.value.status == 404
     assert "/devices/<device>/messages/events" in caught.value.detail
 
@@ -94,7 +94,7 @@ def test_other_paths_are_not_found(url: bytes) -> None:
 def test_ids_that_are_none_are_refused(device: bytes) -> None:
     """400 with the rule, not 404: the path is right."""
     with pytest.raises(RequestError, match="1 to 128") as caught:
-        parse_target(b"/devices/" + device + b"/messages/events")
+        read_target(b"/devices/" + device + b"/messages/events", [])
     assert caught.value.status == 400
 
 
@@ -363,7 +363,7 @@ def test_any_headers_give_a_message_that_can_be_stored_or_a_problem(
 def test_any_target_is_a_sender_or_a_problem(url: bytes) -> None:
     """Whatever stands in the request line."""
     try:
-        target = parse_target(url)
+        target = read_target(url, [])
     except RequestError as problem:
         check(problem, {400, 404})
         return

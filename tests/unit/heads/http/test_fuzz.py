@@ -17,7 +17,7 @@ from edgehub.heads.http.forms import (
     Target,
     batch_messages,
     check_form,
-    parse_target,
+    read_target,
     single_message,
 )
 from edgehub.heads.http.sign_in import parse_basic
@@ -163,7 +163,7 @@ TARGETS = [
 @given(hostile(TARGETS, [b"%2f", b"%2F", b"%00", b"%", b"/", b"?", b"#", b"..", b"://"]))
 def test_a_damaged_target_names_a_sender_or_is_a_problem(url):
     """No id of it holds what MQTT treats specially."""
-    target = asked(lambda: parse_target(url), {400, 404})
+    target = asked(lambda: read_target(url, []), {400, 404})
     if target is not None:
         assert is_device_id(target.device_id)
         assert target.module_id is None or is_device_id(target.module_id)
