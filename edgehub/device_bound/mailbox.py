@@ -7,35 +7,17 @@ Owns the order. Pure. Invariants: messages leave by priority, and by arrival wit
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edgehub.clock import TimerHandle
     from edgehub.device_bound.message import DeviceMessage
-    from edgehub.message import Message, SendResult
+    from edgehub.heads.head import SendToClient
 
 IN_FLIGHT_MAX: Final = 16
 """A better message that comes later waits for no more than these."""
-
-
-class Send(Protocol):
-    """Sends to a connected client; see `MqttListener.send_message`."""
-
-    def __call__(
-        self,
-        target: str,
-        bag: str,
-        message: Message,
-        settle: Callable[[SendResult], None],
-        *,
-        dup: bool,
-        written: Callable[[], None],
-    ) -> None:
-        """Send a message; `settle` is called once, `written` when it leaves this process."""
 
 
 class Mailbox(Struct, eq=False):
@@ -55,7 +37,7 @@ class Mailbox(Struct, eq=False):
     in_flight: set[DeviceMessage] = field(default_factory=set)
     listens: bool = False
     retry: TimerHandle | None = None
-    send: Send | None = None
+    send: SendToClient | None = None
 
     @property
     def is_movable(self) -> bool:

@@ -28,17 +28,18 @@ from edgehub.device_bound.message import (
     size_of,
 )
 from edgehub.devices.request_queue import RequestKind
+from edgehub.heads.head import WaitingMessage
 from edgehub.message import DEFAULT_PRIORITY, FailureKind, Priority, RefusedByClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.clock import Clock
-    from edgehub.device_bound.mailbox import Send
     from edgehub.device_bound.message import Origin
     from edgehub.device_bound.table import DeviceMessageTable
     from edgehub.devices.request_queues import RequestQueues
-    from edgehub.message import Message, SendResult
+    from edgehub.heads.head import SendToClient
+    from edgehub.message import SendResult
     from edgehub.mqtt.property_bag import Properties
     from edgehub.settings.device_bound import DeviceBoundSettings
 
@@ -55,22 +56,6 @@ _ENDED_MAX: Final = 1_000
 """Messages that have left and are still in the heap of expiries."""
 
 log = structlog.get_logger(__name__)
-
-
-class TakenMessage(Struct, frozen=True, kw_only=True):
-    """A message that was taken for a client that listens for a moment.
-
-    Attributes:
-        message: As the client gets it.
-        settle: Called once, with what became of it.
-        written: Called when it leaves this process.
-        has_more: Another one waits for the client.
-    """
-
-    message: Message
-    settle: Callable[[SendResult], None]
-    written: Callable[[], None]
-    has_more: bool
 
 
 class MailboxStatistics(Struct, frozen=True, kw_only=True):
@@ -120,7 +105,7 @@ class Mailboxes:
         utc_ms: Callable[[int], int | None],
         new_id: Callable[[], str],
         queues: RequestQueues,
-        send: Send,
+        send: SendToClient,
         report: Callable[[DeviceMessage, EndReason, str], None],
     ) -> None:
         self.settings = settings
@@ -227,7 +212,7 @@ class Mailboxes:
             asyncio.get_running_loop().call_soon(self._pump, box)
         self._forget_unused(box)
 
-    def send_by(self, target: str, send: Send | None) -> None:
+    def send_by(self, target: str, send: SendToClient | None) -> None:
         """Send the messages of a client that always listens by `send`; None = no more."""
         self._box(target).send = send
         self.listening(target, send is not None)
@@ -237,7 +222,7 @@ class Mailboxes:
         box = self._boxes.get(target)
         return box is not None and not box.listens and box.first() is not None
 
-    def take(self, target: str) -> TakenMessage | None:
+    def take(self, target: str) -> WaitingMessage | None:
         """Return the next message for a client that listens for a moment, None = there is none."""
         box, now_ms = self._boxes.get(target), self._now_ms()
         if box is None or box.listens:
@@ -247,7 +232,7 @@ class Mailboxes:
                 self._end(box, message, EndReason.EXPIRED)
                 continue
             box.in_flight.add(message)
-            return TakenMessage(
+            return WaitingMessage(
                 message=message.outgoing(now_ms, self._utc_ms(message.expires_ms))[1],
                 settle=partial(self._settle, box, message),
                 written=partial(self._written, message),

@@ -1,13 +1,15 @@
-"""The contract of a protocol head: bytes in, `Message` out, acknowledgement after the commit."""
+"""The contracts of protocol heads: bytes in, `Message` out, acknowledgement after the commit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from edgehub.message import Message, Refusal
+    from edgehub.message import Message, Refusal, SendResult
 
     Settle = Callable[[int, Refusal | None], None]
 
@@ -36,6 +38,38 @@ class Refused(Protocol):
             size: Bytes of its body, or the announced ones of a body that was not read.
             reason: One of a closed set.
         """
+
+
+class WaitingMessage(Struct, frozen=True, kw_only=True):
+    """A message to a client, taken to be sent to it now.
+
+    Attributes:
+        message: As the client gets it.
+        settle: Called once, with what became of it.
+        written: Called when it leaves this process.
+        has_more: Another one waits for the client.
+    """
+
+    message: Message
+    settle: Callable[[SendResult], None]
+    written: Callable[[], None]
+    has_more: bool = False
+
+
+class SendToClient(Protocol):
+    """Sends messages to clients that listen."""
+
+    def __call__(
+        self,
+        target: str,
+        bag: str,
+        message: Message,
+        settle: Callable[[SendResult], None],
+        *,
+        dup: bool,
+        written: Callable[[], None],
+    ) -> None:
+        """Send a message; `settle` is called once, `written` when it leaves this process."""
 
 
 class Head(Protocol):

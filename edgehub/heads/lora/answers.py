@@ -28,16 +28,16 @@ from edgehub.lora.regions import required_snr_db
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.device import Device
+    from edgehub.heads.head import SendToClient, WaitingMessage
     from edgehub.heads.lora.downlinks import Downlinks, Windows
     from edgehub.heads.lora.radio_control import RadioControl
     from edgehub.heads.lora.reception import Transmission
     from edgehub.lora.device import LorawanSession
     from edgehub.lora.regions import Region
-    from edgehub.message import Message
 
     Settle = Callable[[SendResult], None]
 
@@ -62,51 +62,6 @@ _NOT_SENT: Final = SendResult(
 )
 
 
-class WaitingMessage(Protocol):
-    """A message that waits for a device."""
-
-    @property
-    def message(self) -> Message:
-        """Return it."""
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether another one waits."""
-
-    @property
-    def settle(self) -> Settle:
-        """Return what is called once, with what became of it."""
-
-    @property
-    def written(self) -> Callable[[], None]:
-        """Return what is called when it leaves this process."""
-
-
-class DirectMessage(Struct, frozen=True, kw_only=True):
-    """A message to a device that always listens; implements `WaitingMessage`."""
-
-    message: Message
-    settle: Settle
-    written: Callable[[], None]
-    has_more: bool = False
-
-
-class SendToDevice(Protocol):
-    """Sends a message to a device that always listens."""
-
-    def __call__(
-        self,
-        target: str,
-        bag: str,
-        message: Message,
-        settle: Settle,
-        *,
-        dup: bool,
-        written: Callable[[], None],
-    ) -> None:
-        """Send it; `settle` is called once, `written` when it leaves this process."""
-
-
 class WaitingMessages(Protocol):
     """The messages that wait for devices; see `edgehub.device_bound`."""
 
@@ -116,7 +71,7 @@ class WaitingMessages(Protocol):
     def take(self, target: str) -> WaitingMessage | None:
         """Return the next message for a device that listens now, None = there is none."""
 
-    def send_by(self, target: str, send: SendToDevice) -> None:
+    def send_by(self, target: str, send: SendToClient) -> None:
         """Send messages as they come: the device always listens."""
 
 
@@ -216,13 +171,11 @@ class Answers:
             options=options,
             acknowledged=f_cnt if frame.is_confirmed else None,
         )
-        send = partial(self._downlinks.answer, int(name, 16), phy_payload, transmission, windows)
-        if data is None:
-            self._spawn(_ignored(send), "lora-answer")
-        else:
-            if data.confirmed:
-                await self._save_confirmed(device, f_cnt_down)
-            self._spawn(self._deliver(name, data, send, None), "lora-answer")
+        if data is not None and data.confirmed:
+            await self._save_confirmed(device, f_cnt_down)
+        written = None if data is None else data.waiting.written
+        sent = self._downlinks.answer(int(name, 16), phy_payload, transmission, windows, written)
+        self._spawn(sent if data is None else self._deliver(name, data, sent, None), "lora-answer")
 
     async def send_now(
         self, device: Device, dev_addr: int, station: int, waiting: WaitingMessage
@@ -247,11 +200,10 @@ class Answers:
             await self._save_confirmed(device, f_cnt_down)
         lora = device.session.lora
         phy_payload = _downlink(lora, data, dev_addr=dev_addr, f_cnt=f_cnt_down)
-        send = partial(
-            self._downlinks.send_now, int(device.device_id, 16), phy_payload, station, windows
-        )
+        dev_eui = int(device.device_id, 16)
+        sent = self._downlinks.send_now(dev_eui, phy_payload, station, windows, waiting.written)
         timeout_s = ACKNOWLEDGED_S if data.confirmed else None
-        self._spawn(self._deliver(device.device_id, data, send, timeout_s), "lora-message")
+        self._spawn(self._deliver(device.device_id, data, sent, timeout_s), "lora-message")
 
     # Messages.
 
@@ -279,14 +231,14 @@ class Answers:
         self,
         name: str,
         data: _ApplicationData,
-        send: Callable[[Callable[[], None]], Coroutine[None, None, bool]],
+        sent: Awaitable[bool],
         timeout_s: float | None,
     ) -> None:
         waiting = data.waiting
         if data.confirmed:
             # The acknowledgement may come before the report of the station.
             self._unacknowledged[name] = _Unacknowledged(waiting.settle, None)
-        is_sent = await send(waiting.written)
+        is_sent = await sent
         if not data.confirmed:
             waiting.settle(DELIVERED if is_sent else _NOT_SENT)
             return
@@ -382,14 +334,6 @@ async def _reserve(device: Device, kept: _Reserved) -> None:
     assert lora is not None, "it has a session"
     kept.limit += RESERVED
     await device.save_lora(replace(lora, f_cnt_down=kept.limit))
-
-
-async def _ignored(send: Callable[[Callable[[], None]], Coroutine[None, None, bool]]) -> None:
-    await send(_nothing)
-
-
-def _nothing() -> None:
-    """Record nothing: an answer without a message has no sender."""
 
 
 def _data_of(waiting: WaitingMessage) -> _ApplicationData | None:

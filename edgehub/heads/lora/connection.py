@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
 from edgehub.devices.server_tls import common_name
+from edgehub.heads.binding import peer_of, set_up_peer
 from edgehub.heads.lora.router_config import router_config
 from edgehub.lora.frames import FrameError
 from edgehub.lora.gps_time import gps_ms
@@ -38,11 +38,6 @@ UNSENT_BYTES_MAX: Final = 256 * 1024
 PROTOCOL: Final = 2
 _ABOUT: Final = ("station", "model", "package", "firmware", "features")
 _TEXT_MAX: Final = 200
-_TCP_KEEP_ALIVE: Final = (
-    (socket.TCP_KEEPIDLE, 60),
-    (socket.TCP_KEEPINTVL, 15),
-    (socket.TCP_KEEPCNT, 4),
-)
 
 
 class StationConnection(asyncio.Protocol):
@@ -68,13 +63,8 @@ class StationConnection(asyncio.Protocol):
         """Begin; the station has a time limit for its handshake and first message."""
         context = self._context
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _TCP_KEEP_ALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        _, self.address = peer_of(transport)
+        set_up_peer(transport)
         context.connections[self] = None
         if len(context.connections) > context.connections_max:
             self._transport.abort()

@@ -100,7 +100,7 @@ class Downlinks:
         phy_payload: bytes,
         transmission: Transmission,
         windows: Windows,
-        written: Callable[[], None],
+        written: Callable[[], None] | None = None,
     ) -> bool:
         """Send an answer in a window of a device.
 
@@ -109,7 +109,7 @@ class Downlinks:
             phy_payload: The answer.
             transmission: What is answered.
             windows: Of the device.
-            written: Called when a station gets it.
+            written: Called when a station gets it, None = nothing is.
 
         Returns:
             Whether a station has sent it.
@@ -126,7 +126,8 @@ class Downlinks:
             message |= {"dC": 0, "pdu": phy_payload.hex()}
             sent = self._hand_over(dev_eui, copy.station, message, window)
             if sent is not None:
-                written()
+                if written is not None:
+                    written()
                 return await self._wait(sent, left_s + REPORT_S)
         self.counts["missed"] += 1
         return False

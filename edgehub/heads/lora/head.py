@@ -17,7 +17,6 @@ from edgehub.devices.server_tls import RenewableTls
 from edgehub.heads.binding import ListeningPort
 from edgehub.heads.lora.connection import StationConnection
 from edgehub.heads.lora.context import StationContext
-from edgehub.heads.lora.joins import NetworkOptions
 from edgehub.heads.lora.network_server import NetworkServer
 from edgehub.heads.lora.stations import Stations
 from edgehub.heads.websocket import WebSocketConnection, WebSocketOptions
@@ -115,14 +114,9 @@ class LoraHead:
         )
         limited = LogLimit(clock)
         self.server = NetworkServer(
-            NetworkOptions(
-                region=region,
-                net_id=settings.net_id,
-                rx_delay_s=settings.rx_delay_s,
-                adr_margin_db=settings.adr_margin_db if settings.adr else None,
-                join_resend=settings.join_resend,
-                scripts=scripts,
-            ),
+            settings,
+            region,
+            scripts=scripts,
             stations=self.stations,
             devices=devices,
             is_registered=is_registered,

@@ -32,39 +32,19 @@ from edgehub.lora.regions import JOIN_ACCEPT_DELAY_S, FixedRegion
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
-    from edgehub.decoders.scripts import DecoderScript
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import StoredDevice
     from edgehub.heads.lora.downlinks import Downlinks
     from edgehub.heads.lora.reception import Transmission
     from edgehub.lora.frames import JoinRequestFrame
     from edgehub.lora.regions import Region
+    from edgehub.settings import LoraSettings
     from edgehub.telemetry.log_limit import LogLimit
 
 KEPT_MAX: Final = 20_000
 """Devices whose last accept is kept."""
-
-
-class NetworkOptions(Struct, frozen=True, kw_only=True):
-    """How devices are answered.
-
-    Attributes:
-        region: Of the stations.
-        net_id: NetID of their addresses.
-        rx_delay_s: Seconds until RX1, for devices that join.
-        adr_margin_db: What a signal keeps above the least, None = data rates are not adapted.
-        join_resend: A join that was answered is answered again until data come.
-        scripts: Decoders of payloads, by name.
-    """
-
-    region: Region
-    net_id: int
-    rx_delay_s: int
-    adr_margin_db: float | None
-    join_resend: bool
-    scripts: Mapping[str, DecoderScript]
 
 
 class _Accepted(Struct, frozen=True, kw_only=True):
@@ -77,7 +57,8 @@ class JoinServer:
     """Join requests of devices.
 
     Args:
-        options: How devices are answered.
+        settings: How devices are answered.
+        region: Of the stations.
         devices: Where requests are processed.
         is_registered: Returns whether a DevEUI is that of a registered device.
         downlinks: Sends accepts.
@@ -88,7 +69,8 @@ class JoinServer:
 
     def __init__(
         self,
-        options: NetworkOptions,
+        settings: LoraSettings,
+        region: Region,
         *,
         devices: Devices,
         is_registered: Callable[[str], Awaitable[bool]],
@@ -97,8 +79,8 @@ class JoinServer:
         counts: Counter[str],
         log: LogLimit,
     ) -> None:
-        self._options = options
-        self._region = options.region
+        self._settings = settings
+        self._region = region
         self._devices = devices
         self._is_registered = is_registered
         self._downlinks = downlinks
@@ -145,9 +127,7 @@ class JoinServer:
             self._log.warning("lora.join_mic_failed", device_id=device_id, station=heard_by)
         if phy_payload is not None:
             windows = windows_of(self._region, JOIN_ACCEPT_DELAY_S)
-            answer = self._downlinks.answer(
-                frame.dev_eui, phy_payload, transmission, windows, written=_nothing
-            )
+            answer = self._downlinks.answer(frame.dev_eui, phy_payload, transmission, windows)
             self._spawn(answer, "lora-accept")
 
     @staticmethod
@@ -162,17 +142,17 @@ class JoinServer:
             )
 
     def _accept(self, stored: StoredDevice, frame: JoinRequestFrame) -> tuple[SessionState, bytes]:
-        profile, options = stored.profile.lora, self._options
+        profile, settings = stored.profile.lora, self._settings
         assert profile is not None
         is_1_1 = profile.mac_version is MacVersion.V1_1
         # JoinNonce counts from 1.0.4 on, and never comes twice before.
         nonce = stored.session.generation + 1
         fields = JoinAcceptFields(
             app_nonce=nonce,
-            net_id=options.net_id,
-            dev_addr=dev_addr_of(options.net_id, secrets.randbits(32)),
+            net_id=settings.net_id,
+            dev_addr=dev_addr_of(settings.net_id, secrets.randbits(32)),
             dl_settings=dl_settings(rx1_dr_offset=0, rx2_dr=self._region.rx2_dr, opt_neg=is_1_1),
-            rx_delay=options.rx_delay_s,
+            rx_delay=settings.rx_delay_s,
             cf_list=self._cf_list(profile.mac_version),
         )
         app_key = bytes.fromhex(profile.app_key)
@@ -181,7 +161,7 @@ class JoinServer:
         state = SessionState(
             session=secrets.token_hex(8),
             address=RADIO_ADDRESS + dev_addr_text(fields.dev_addr),
-            lora=session.session_of(keys, fields, rx_delay=options.rx_delay_s),
+            lora=session.session_of(keys, fields, rx_delay=settings.rx_delay_s),
         )
         mhdr = mhdr_of(MType.JOIN_ACCEPT)
         mic = crypto.join_accept_mic(keys, mhdr, fields)
@@ -215,7 +195,7 @@ class JoinServer:
             and accepted.session == device.session.session
             and not device.heard
         )
-        if accepted is not None and is_pending and self._options.join_resend:
+        if accepted is not None and is_pending and self._settings.join_resend:
             self._counts["join_resent"] += 1
             return accepted.phy_payload
         self._log.warning(
@@ -235,7 +215,3 @@ def _is_authentic(stored: StoredDevice, frame: JoinRequestFrame) -> bool:
     is_1_1 = profile.mac_version is MacVersion.V1_1
     key = bytes.fromhex(profile.nwk_key if is_1_1 else profile.app_key)
     return crypto.is_mic(crypto.request_mic(key, frame.signed_part()), frame.mic)
-
-
-def _nothing() -> None:
-    """Record nothing: an accept has no sender."""

@@ -22,7 +22,8 @@ from edgehub.devices.affinity.outcome import Result
 from edgehub.devices.faults import DeviceError, DeviceNotOwnedError, DeviceUnknownError
 from edgehub.devices.request_queue import RequestKind
 from edgehub.devices.source import RADIO_ADDRESS
-from edgehub.heads.lora.answers import Answers, DirectMessage
+from edgehub.heads.head import WaitingMessage
+from edgehub.heads.lora.answers import Answers
 from edgehub.heads.lora.downlinks import Downlinks
 from edgehub.heads.lora.joins import JoinServer
 from edgehub.heads.lora.payloads import DecodedUplink, decode_body
@@ -44,16 +45,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from edgehub.clock import Clock
+    from edgehub.decoders.scripts import DecoderScript
     from edgehub.devices.affinity.outcome import FrameOutcome, Handling
     from edgehub.devices.affinity.stored_frames import Commit, StoredFrames
     from edgehub.devices.device import Device
     from edgehub.devices.devices import Devices
     from edgehub.devices.source import StoredDevice
-    from edgehub.heads.lora.answers import Settle, WaitingMessage, WaitingMessages
-    from edgehub.heads.lora.joins import NetworkOptions
+    from edgehub.heads.lora.answers import Settle, WaitingMessages
     from edgehub.heads.lora.reception import StationReception, Transmission
     from edgehub.heads.lora.stations import Station, Stations
     from edgehub.lora.mac_commands import MacCommand
+    from edgehub.lora.regions import Region
+    from edgehub.settings import LoraSettings
     from edgehub.telemetry.log_limit import LogLimit
 
 FRAMES_MAX: Final = 1_000
@@ -75,7 +78,9 @@ class NetworkServer:
     """Frames of devices.
 
     Args:
-        options: How devices are answered.
+        settings: How devices are answered.
+        region: Of the stations.
+        scripts: Decoders of payloads, by name.
         stations: Those that are connected.
         devices: Where frames are processed.
         is_registered: Returns whether a DevEUI is that of a registered device.
@@ -93,10 +98,12 @@ class NetworkServer:
         counts: Join requests and refused frames by what became of them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its neighbours, each by name
         self,
-        options: NetworkOptions,
+        settings: LoraSettings,
+        region: Region,
         *,
+        scripts: Mapping[str, DecoderScript],
         stations: Stations,
         devices: Devices,
         is_registered: Callable[[str], Awaitable[bool]],
@@ -105,12 +112,12 @@ class NetworkServer:
         clock: Clock,
         log: LogLimit,
     ) -> None:
-        self._region = region = options.region
+        self._region = region
         self._devices = devices
         self._frames = frames
         self._stations = stations
         self._messages = messages
-        self.decoders = Decoders(options.scripts, clock, log)
+        self.decoders = Decoders(scripts, clock, log)
         self._clock = clock
         self._log = log
         self._tasks: asyncio.TaskGroup | None = None
@@ -120,7 +127,7 @@ class NetworkServer:
         self.counts: Counter[str] = Counter()
         self.busy = 0
         self._in_process = 0
-        self.radio = RadioControl(region, options.adr_margin_db)
+        self.radio = RadioControl(region, settings.adr_margin_db if settings.adr else None)
         self._answers = Answers(
             region,
             downlinks=self.downlinks,
@@ -130,7 +137,8 @@ class NetworkServer:
             clock=clock,
         )
         self._joins = JoinServer(
-            options,
+            settings,
+            region,
             devices=devices,
             is_registered=is_registered,
             downlinks=self.downlinks,
@@ -302,7 +310,7 @@ class NetworkServer:
         written: Callable[[], None],
     ) -> None:
         del bag, dup  # MQTT's
-        waiting = DirectMessage(message=message, settle=settle, written=written)
+        waiting = WaitingMessage(message=message, settle=settle, written=written)
 
         async def send() -> None:
             try:
