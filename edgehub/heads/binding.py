@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 
+# Finds a client that has vanished, where its protocol has no keep-alive.
+_TCP_KEEP_ALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 60),
+    (socket.TCP_KEEPINTVL, 15),
+    (socket.TCP_KEEPCNT, 4),
+)
+
 
 class ListeningPort:
     """One port on all addresses of a host.
@@ -104,6 +111,16 @@ class ListeningPort:
         for server in earlier:
             server.close()
 
+    def no_clients(self) -> StartupError:
+        """Return the error of a port where nobody could sign in."""
+        where = " and ".join(f"{host}:{port}" for host, port in self.addresses)
+        return StartupError(
+            f"no client could sign in on {where} for {self._purpose}: clients without a password"
+            " are let in on loopback addresses only, and there are no identities (set"
+            " mqtt.identities_file and add some with `edgehub identity add`, or bind"
+            f" {self._section}.host to 127.0.0.1)"
+        )
+
     def close(self) -> None:
         """Stop accepting."""
         for server in self._servers:
@@ -122,6 +139,21 @@ class ListeningPort:
             errno.EADDRNOTAVAIL: f"this machine has no such address; set {self._section}.host",
         }
         return hints.get(number or 0, f"check {self._section}.host and {setting}")
+
+
+def set_up_peer(transport: asyncio.BaseTransport) -> None:
+    """Set up the socket of a new connection: small packets at once, and TCP keep-alive."""
+    sock = transport.get_extra_info("socket")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _TCP_KEEP_ALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def peer_of(transport: asyncio.BaseTransport) -> tuple[str, str]:
+    """Return the host of a peer, and host and port for logs; one that has left has neither."""
+    peer = transport.get_extra_info("peername")
+    return (peer[0], f"{peer[0]}:{peer[1]}") if isinstance(peer, tuple) else ("", "unknown")
 
 
 async def _bind(host: str, port: int, backlog: int) -> list[socket.socket]:

@@ -22,6 +22,8 @@ from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from edgehub.heads.binding import peer_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -293,9 +295,8 @@ class WebSocketConnection(asyncio.Protocol, asyncio.Transport):
 
     def _report(self, reason: str) -> None:
         self._unread = b""
-        peer = self._transport.get_extra_info("peername")
-        # A peer that has reset the connection has no name any more.
-        self._options.refused(f"{peer[0]}:{peer[1]}" if peer else "unknown", reason)
+        _, address = peer_of(self._transport)
+        self._options.refused(address, reason)
 
     def _take(self, frame: Frame, stream: list[bytes]) -> bool:
         """Take a frame with data; returns whether it may be followed by others."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -87,7 +88,7 @@ class DeviceBoundPart(Part):
             utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_trusted else None,
             new_id=lambda: str(uuid.uuid4()),
             queues=devices.queues,
-            send=listener.send_message,
+            send=partial(listener.send, topic=ClientTopic.MESSAGES),
             report=self._report,
         )
         self._handover: Handover | None = None

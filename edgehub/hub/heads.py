@@ -8,6 +8,7 @@ from msgspec import to_builtins
 
 from edgehub.devices.server_tls import is_replaced
 from edgehub.entities.configured import local_topics
+from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.space import LocalSpace
 from edgehub.heads.mqtt.local.tables import LocalTable
@@ -112,20 +113,19 @@ class MqttPart(HeadPart):
             topics=local_topics(settings),
         )
         store.limits.count_other_tables(lambda: space.kept_bytes)
-        listener = self.head = MqttListener(
-            settings=mqtt,
-            hub_id=hub_id,
+        context = ListenerContext(
+            mqtt,
             clock=clock,
             submit=submit,
-            offer=router.offer,
-            sessions=SessionTable(store),
-            space=space,
-            identities=identities,
             link_up=relays.upstream_is_up,
+            space=space,
             refused=refusals(store),
+            identities=identities,
             hub_path=HubPath(store.store_id),
-            tls=None if tls is None else tls.context,
+            session_store=SessionTable(store),
         )
+        tls_context = None if tls is None else tls.context
+        listener = self.head = MqttListener(context, offer=router.offer, tls=tls_context)
         listener.follow(ClientTopic.MESSAGES, relays.set_interest)
         router.follow(lambda table: listener.follow_routes(table.mqtt_filters))
 
@@ -201,9 +201,11 @@ class HttpPart(HeadPart):
         self.head = None
         if settings.http.port is None:
             return
-        from edgehub.heads.http.head import HttpHead  # noqa: PLC0415 - loaded by hubs that serve HTTP only
+        # Loaded by hubs that serve HTTP only.
+        from edgehub.heads.http.context import HttpContext  # noqa: PLC0415
+        from edgehub.heads.http.head import HttpHead  # noqa: PLC0415
 
-        self.head = HttpHead(
+        context = HttpContext(
             settings.http,
             clock=clock,
             submit=submit,
@@ -211,8 +213,8 @@ class HttpPart(HeadPart):
             identities=identities,
             hub_path=HubPath(store.store_id),
             methods=methods,
-            tls=None if tls is None else tls.context,
         )
+        self.head = HttpHead(context, None if tls is None else tls.context)
 
     async def reload(self, configuration: Configuration) -> Mapping[str, Any]:
         """Apply the certificate; connections made from now on get it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
+from edgehub.heads.http.context import HttpContext
 from edgehub.heads.http.head import HttpHead
 from edgehub.methods.methods import Methods
 from edgehub.mqtt.hub_path import HubPath
@@ -150,7 +151,7 @@ async def running(
     clock = clock or SystemClock()
     identities = Identities(lambda: clock.wall_ms() / 1000)
     identities.apply(read_identity_list(identities_file))
-    head = HttpHead(
+    context = HttpContext(
         HttpSettings(**{"port": 0, **options}),
         clock=clock,
         submit=router.submit,
@@ -158,8 +159,8 @@ async def running(
         identities=identities,
         hub_path=HubPath(STORE_ID),
         methods=Methods(NoWays(), clock),
-        tls=tls,
     )
+    head = HttpHead(context, tls)
     await head.open()
     bench = Bench(head, router, identities)
     async with asyncio.TaskGroup() as tasks:

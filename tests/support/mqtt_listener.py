@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from edgehub.clock import Clock, SystemClock
 from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.errors import StoreError
+from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.limits import ListenerLimits
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.heads.mqtt.local.space import LocalSpace
@@ -24,7 +25,7 @@ from edgehub.settings import MqttSettings
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -122,17 +123,18 @@ class MemorySessions:
         number: int,
         expiry_s: int | None,
         is_away: bool,
-    ) -> Awaitable[None]:
+    ) -> asyncio.Future[None]:
         """See `SessionTable`."""
+        filters = dict(subscriptions)
 
         def change() -> None:
             self.numbers[client_id] = number
-            self.table[client_id] = dict(subscriptions)
+            self.table[client_id] = filters
             self.expiries[client_id] = expiry_s, is_away
 
         return self._write(change)
 
-    def delete(self, client_id: str) -> Awaitable[None]:
+    def delete(self, client_id: str) -> asyncio.Future[None]:
         """See `SessionTable`."""
 
         def change() -> None:
@@ -148,13 +150,15 @@ class MemorySessions:
 
     def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
         """See `SessionTable`."""
-        return asyncio.ensure_future(self._write(lambda: self.received.add((session, packet_id))))
+        return self._write(lambda: self.received.add((session, packet_id)))
 
     def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
         """See `SessionTable`."""
-        return asyncio.ensure_future(
-            self._write(lambda: self.received.discard((session, packet_id)))
-        )
+        return self._write(lambda: self.received.discard((session, packet_id)))
+
+    def forget(self, session: int) -> None:
+        """See `SessionTable`."""
+        self.received = {each for each in self.received if each[0] != session}
 
     async def settled(self) -> None:
         """Wait until nothing is being written."""
@@ -162,9 +166,9 @@ class MemorySessions:
             self._written.clear()
             await self._written.wait()
 
-    def _write(self, change: Callable[[], object]) -> Awaitable[None]:
+    def _write(self, change: Callable[[], object]) -> asyncio.Future[None]:
         self._writing += 1
-        return self._finish(change)
+        return asyncio.ensure_future(self._finish(change))
 
     async def _finish(self, change: Callable[[], object]) -> None:
         self.writes += 1
@@ -385,14 +389,11 @@ async def running(
     }
     parts["identities"].apply(read_identity_list(identities_file))
     settings = mqtt_settings(**options)
-    listener = MqttListener(
-        settings=settings,
-        limits=ListenerLimits(**{name: options[name] for name in LIMITS & options.keys()}),
-        hub_id=HUB_ID,
+    context = ListenerContext(
+        settings,
+        ListenerLimits(**{name: options[name] for name in LIMITS & options.keys()}),
         clock=clock,
         submit=parts["router"].submit,
-        offer=parts["router"].submit,
-        sessions=parts["sessions"],
         space=LocalSpace(
             settings,
             parts["local"],
@@ -404,8 +405,9 @@ async def running(
         link_up=lambda: parts["link"]["up"],
         refused=parts["router"].refused,
         hub_path=HubPath(STORE_ID),
-        tls=tls,
+        session_store=parts["sessions"],
     )
+    listener = MqttListener(context, offer=parts["router"].submit, tls=tls)
     listener.follow(ClientTopic.MESSAGES, parts["interest"])
     await listener.open()
     bench = Bench(listener, parts)

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 from edgehub.devices.server_tls import ClientCertificate
+from edgehub.heads.binding import peer_of
 from edgehub.heads.http.calls import call_method, check_caller
 from edgehub.heads.http.checks import check_head, check_piece, messages_of
 from edgehub.heads.http.context import CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
@@ -133,9 +134,7 @@ class HttpConnection(asyncio.Protocol):
         """Count the connection, and refuse it if there are too many."""
         context = self._context
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self._host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
+        self._host, self._peer = peer_of(transport)
         self._certificate = ClientCertificate.of(transport.get_extra_info("ssl_object"))
         self._connections[self] = None
         context.counters.accepted_total += 1

@@ -17,7 +17,7 @@ from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
@@ -45,9 +45,9 @@ class HttpContext:
         identities: Clients that may sign in.
         hub_path: Finds messages that have passed this hub before.
         methods: Calls those of devices and modules.
-        spawn: Runs a coroutine in the head's task group.
 
     Attributes:
+        tasks: The head's task group, None = it does not run.
         anonymous: Whether clients without a password may send.
         draining: Whether the hub shuts down and takes nothing more.
         reading: Bytes of bodies that are not handed in yet.
@@ -64,7 +64,6 @@ class HttpContext:
         identities: Identities,
         hub_path: HubPath,
         methods: Methods,
-        spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -73,7 +72,7 @@ class HttpContext:
         self.identities = identities
         self.hub_path = hub_path
         self.methods = methods
-        self.spawn = spawn
+        self.tasks: asyncio.TaskGroup | None = None
         self.counters = HttpCounters()
         self.log = LogLimit(clock)
         self.backlog = Backlog("unacknowledged bytes", WAITING_BYTES_MAX, identities)
@@ -82,6 +81,11 @@ class HttpContext:
         self.reading = Bound("bytes being read", WAITING_BYTES_MAX, identities)
         self.clients = Bound("connections", settings.connections_max, identities)
         self._date = DateHeader(clock)
+
+    def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Run a coroutine in the head's task group."""
+        assert self.tasks is not None, "connections exist only while the head runs"
+        return self.tasks.create_task(coroutine, name=name)
 
     @property
     def waiting_bytes(self) -> int:

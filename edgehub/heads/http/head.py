@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from edgehub.clock import Clock, Timer
-from edgehub.errors import StartupError
+from edgehub.clock import Timer
 from edgehub.heads.binding import ListeningPort
 from edgehub.heads.http.connection import HttpConnection
-from edgehub.heads.http.context import HttpContext
 from edgehub.heads.http.limits import BACKLOG
 from edgehub.heads.http.statistics import HttpStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from edgehub.devices.handshakes import ServerContext
-    from edgehub.devices.identities import Identities
-    from edgehub.heads.head import Refused, Submit
-    from edgehub.methods.methods import Methods
-    from edgehub.mqtt.hub_path import HubPath
-    from edgehub.settings import HttpSettings
+    from edgehub.heads.http.context import HttpContext
     from edgehub.telemetry.losses import Loss
 
 SWEEP_S: Final = 1.0
@@ -41,49 +33,20 @@ class HttpHead:
     """The HTTP head; implements `Head`.
 
     Args:
-        settings: Of the section `[http]`; its port is not None.
-        clock: For all timers, and the time of day.
-        submit: The router.
-        refused: Notified of messages that are refused for what they are.
-        identities: Clients that may sign in, loaded before `open`.
-        hub_path: Finds messages that have passed this hub before.
-        methods: Calls those of devices and modules.
+        context: What its connections share; its settings have a port, and the identities are loaded
+            before `open`.
         tls: Certificate, and whose certificates clients may show; None = plain HTTP.
     """
 
-    def __init__(
-        self,
-        settings: HttpSettings,
-        *,
-        clock: Clock,
-        submit: Submit,
-        refused: Refused,
-        identities: Identities,
-        hub_path: HubPath,
-        methods: Methods,
-        tls: ServerContext | None = None,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._context = HttpContext(
-            settings,
-            clock=clock,
-            submit=submit,
-            refused=refused,
-            identities=identities,
-            hub_path=hub_path,
-            methods=methods,
-            spawn=self._spawn,
-        )
+    def __init__(self, context: HttpContext, tls: ServerContext | None = None) -> None:
+        self._context = context
         self._connections: dict[HttpConnection, None] = {}
         """All connections, the oldest first."""
         self._port = ListeningPort("http", "HTTP", backlog=BACKLOG)
         self._tls: ServerContext | None = None
-        self._handshakes_refused = 0
         if tls is not None:
             self._use(tls)
-        self._tasks: asyncio.TaskGroup | None = None
-        self._timer = Timer(clock, self._sweep)
+        self._timer = Timer(context.clock, self._sweep)
 
     async def open(self) -> None:
         """Bind and listen; connections wait until `run` accepts them.
@@ -91,20 +54,15 @@ class HttpHead:
         Raises:
             StartupError: If an address cannot be bound, or no client could sign in.
         """
-        settings = self._settings
+        context = self._context
+        settings = context.settings
         assert settings.port is not None, "the head of a hub without HTTP is not built"
         await self._port.open(settings.host, settings.port)
-        context = self._context
         context.anonymous = settings.anonymous and self._port.is_local
         if not context.anonymous and not len(context.identities):
+            error = self._port.no_clients()
             self._port.close()
-            where = f"{settings.host}:{settings.port}"
-            raise StartupError(
-                f"no client could sign in on {where} for HTTP: clients without a password are let"
-                " in on loopback addresses only, and there are no identities (set"
-                " mqtt.identities_file and add some with `edgehub identity add`, or bind http.host"
-                " to 127.0.0.1)"
-            )
+            raise error
         log.info(
             "http.listening",
             addresses=[f"{host}:{port}" for host, port in self.addresses],
@@ -115,7 +73,7 @@ class HttpHead:
     async def run(self) -> None:
         """Accept and serve until cancelled, then close all connections."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+            self._context.tasks = tasks
             try:
                 await self._accept()
                 self._sweep()
@@ -170,8 +128,7 @@ class HttpHead:
         return HttpStatistics(
             connections=len(self._connections),
             accepted_total=counters.accepted_total,
-            handshakes_refused_total=self._handshakes_refused
-            + (0 if self._tls is None else self._tls.refused_total),
+            handshakes_refused_total=0 if self._tls is None else self._tls.refused_total,
             loops_total=counters.loops_total,
             messages_total=counters.messages_total,
             timed_out_total=counters.timed_out_total,
@@ -188,7 +145,7 @@ class HttpHead:
 
     def _use(self, tls: ServerContext) -> None:
         if self._tls is not None:
-            self._handshakes_refused += self._tls.refused_total
+            tls.refused_total += self._tls.refused_total
         tls.set_alpn_protocols(["http/1.1"])
         self._tls = tls
 
@@ -197,14 +154,10 @@ class HttpHead:
         await self._port.accept(lambda: HttpConnection(self._context, self._connections), self._tls)
 
     def _sweep(self) -> None:
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         for connection in list(self._connections):
             connection.check(now)
         self._timer.start(SWEEP_S)
-
-    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        assert self._tasks is not None, "connections exist only while the head runs"
-        return self._tasks.create_task(coroutine, name=name)
 
     def _close_connections(self) -> None:
         for connection in list(self._connections):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from edgehub.errors import StoreError
+    from edgehub.heads.mqtt.deliveries import Delivery
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.statistics import CloseReason
-    from edgehub.message import Message, SendResult
+    from edgehub.message import Refusal
     from edgehub.mqtt.reasons import ReasonCode
 
 
@@ -41,18 +41,8 @@ class ClientConnection(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that wait until the client reads, or confirms what it has."""
 
-    def deliver(
-        self,
-        topic: str,
-        message: Message,
-        options: int,
-        settle: Callable[[SendResult], None],
-        expires_in_ms: int | None,
-        *,
-        dup: bool = False,
-        written: Callable[[], None] | None = None,
-    ) -> None:
-        """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
+    def deliver(self, delivery: Delivery) -> None:
+        """Send a message to the client; see `Deliveries.send`."""
 
     def write(self, data: bytes) -> None:
         """Send bytes with the next flush."""
@@ -72,7 +62,7 @@ class ClientConnection(Protocol):
     def drain(self) -> None:
         """Take no more messages; acknowledgements of deliveries in flight are still read."""
 
-    def session_stored(self, error: StoreError | None) -> None:
+    def session_stored(self, refusal: Refusal | None) -> None:
         """Read on after a change of the session was stored, or close if it could not be."""
 
     def refused_by_limit(self) -> None:

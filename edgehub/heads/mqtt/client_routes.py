@@ -141,10 +141,10 @@ class ClientRoutes:
         message = Message("", None, "", {}, {}, body)
         if way.of_hub:
             rest = f"{way.client_id}/{levels}"
-            self._listener.send(way.listener, ClientTopic.CLIENTS, rest, message, settle)
+            self._listener.send(way.listener, rest, message, settle, topic=ClientTopic.CLIENTS)
         else:
             rest = levels.removeprefix(f"{path}/")
-            self._listener.send(way.client_id, _TOPICS[path], rest, message, settle)
+            self._listener.send(way.client_id, rest, message, settle, topic=_TOPICS[path])
 
     def answer(
         self, request: RoutedRequest, status: int, body: bytes, *, version: int | None = None

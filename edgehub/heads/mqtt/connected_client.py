@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from edgehub.heads.mqtt.deliveries import Deliveries, Terms
+from edgehub.heads.mqtt.deliveries import Deliveries
 from edgehub.heads.mqtt.ingress import Ingress
 from edgehub.heads.mqtt.ingress5 import Ingress5
 from edgehub.heads.mqtt.keep_alive import KeepAlive
-from edgehub.heads.mqtt.limits import STALL_TIMEOUT_S
 from edgehub.heads.mqtt.local.client import LocalClient
 from edgehub.heads.mqtt.local.ingress import LocalIngress
 from edgehub.heads.mqtt.local.rights import rights_of
@@ -144,7 +143,7 @@ def connect_client(
         write=connection.write,
         unresponsive=lambda: connection.close(CloseReason.UNRESPONSIVE),
         delivered=context.counters.count_delivered,
-        terms=_terms(connect),
+        properties=connect.properties,
     )
     local = LocalClient(context.space, session, rights, connection, deliveries)
     return ConnectedClient(
@@ -156,7 +155,6 @@ def connect_client(
             connection,
             context.clock,
             keep_alive_s=connect.keep_alive_s,
-            stall_timeout_s=STALL_TIMEOUT_S,
         ),
         expiry=None
         if client.expires_s is None
@@ -199,14 +197,4 @@ def _ingress(
         received,
         reasons=connect.properties.problem_information,
         answer_bytes_max=connect.properties.packet_bytes_max,
-    )
-
-
-def _terms(connect: Connect) -> Terms:
-    if connect.properties is None:
-        return Terms()
-    return Terms(
-        with_properties=True,
-        receive_maximum=connect.properties.receive_maximum,
-        packet_bytes_max=connect.properties.packet_bytes_max,
     )

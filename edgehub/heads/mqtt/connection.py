@@ -48,16 +48,16 @@ from edgehub.mqtt.reasons import FIRST_FAILURE
 from edgehub.mqtt.server_decoder import Decoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from edgehub.clock import TimerHandle
-    from edgehub.errors import StoreError
     from edgehub.heads.mqtt.context import ListenerContext
+    from edgehub.heads.mqtt.deliveries import Delivery
     from edgehub.heads.mqtt.ingress import Ingress
     from edgehub.heads.mqtt.keep_alive import KeepAlive
     from edgehub.heads.mqtt.responses import Responses
     from edgehub.heads.mqtt.sign_in import SignedInClient
-    from edgehub.message import Message
+    from edgehub.message import Refusal
     from edgehub.mqtt.packets import Packet
     from edgehub.mqtt.reasons import ReasonCode
 
@@ -225,33 +225,15 @@ class MqttConnection(asyncio.Protocol):
         waiting = 0 if connected is None else connected.deliveries.waiting_bytes
         return self._transport.unsent_bytes + waiting
 
-    def deliver(
-        self,
-        topic: str,
-        message: Message,
-        options: int,
-        settle: Callable[[SendResult], None],
-        expires_in_ms: int | None,
-        *,
-        dup: bool = False,
-        written: Callable[[], None] | None = None,
-    ) -> None:
-        """Send a message to the client; `settle` is called once. See `Deliveries.send`."""
+    def deliver(self, delivery: Delivery) -> None:
+        """Send a message to the client; see `Deliveries.send`."""
         if self._state is not State.OPEN or self._context.draining:
-            settle(_CLOSING)
+            delivery.settle(_CLOSING)
         elif self._transport.pauses & WRITING:
-            settle(_SLOW)
+            delivery.settle(_SLOW)
         else:
             assert self.connected is not None
-            self.connected.deliveries.send(
-                topic,
-                message,
-                options,
-                settle,
-                expires_in_ms=expires_in_ms,
-                dup=dup,
-                written=written,
-            )
+            self.connected.deliveries.send(delivery)
 
     def write(self, data: bytes) -> None:
         """Send bytes with the next flush."""
@@ -259,10 +241,10 @@ class MqttConnection(asyncio.Protocol):
             self._transport.add(data)
             self.request_flush()
 
-    def session_stored(self, error: StoreError | None) -> None:
+    def session_stored(self, refusal: Refusal | None) -> None:
         """Read on, or close a client whose session cannot be stored."""
-        if error is not None:
-            self.close(CloseReason.STORE_FAILED, str(error))
+        if refusal is not None:
+            self.close(CloseReason.STORE_FAILED)
         elif self.connected is not None and not self.connected.subscriber.must_pause:
             self._resume(STORING)
 

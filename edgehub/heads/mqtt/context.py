@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgehub.heads.mqtt.backlog import Backlog
 from edgehub.heads.mqtt.fairness import FairShare
+from edgehub.heads.mqtt.limits import LIMITS, ListenerLimits
 from edgehub.heads.mqtt.local.rights import rights_of
 from edgehub.heads.mqtt.requests import ClientRequests, RequestRefusal
 from edgehub.heads.mqtt.sessions import Sessions
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.devices.bounds import Usage
     from edgehub.devices.identities import Identities
-    from edgehub.errors import StoreError
     from edgehub.heads.head import Refused, Submit
     from edgehub.heads.mqtt.client_connection import ClientConnection
-    from edgehub.heads.mqtt.limits import ListenerLimits
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.message import Message
@@ -62,10 +61,10 @@ class ListenerContext:
         identities: Clients that may sign in.
         hub_path: Finds messages that have passed this hub before.
         session_store: Keeps stored sessions.
-        spawn: Runs a coroutine in the listener's task group.
 
     Attributes:
         settings: As of the last reload.
+        tasks: The listener's task group, None = it does not run.
         anonymous: Whether clients without a password may sign in.
         blocks: Property blocks of MQTT 5, filled and bounded by the decoders.
         connections: All connections, signed in or not.
@@ -76,7 +75,7 @@ class ListenerContext:
     def __init__(  # noqa: PLR0913 - the listener's dependencies, each by name
         self,
         settings: MqttSettings,
-        limits: ListenerLimits,
+        limits: ListenerLimits = LIMITS,
         *,
         clock: Clock,
         submit: Submit,
@@ -86,7 +85,6 @@ class ListenerContext:
         identities: Identities,
         hub_path: HubPath,
         session_store: SessionTable,
-        spawn: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]],
     ) -> None:
         self.settings = settings
         self.limits = limits
@@ -96,7 +94,7 @@ class ListenerContext:
         self.space = space
         self.identities = identities
         self.hub_path = hub_path
-        self.spawn = spawn
+        self.tasks: asyncio.TaskGroup | None = None
         self.counters = ListenerCounters()
         self.log = LogLimit(clock)
         self.backlog = Backlog("unacknowledged bytes", limits.unacknowledged_bytes_max, identities)
@@ -114,8 +112,6 @@ class ListenerContext:
             clients_max=settings.clients_max,
             stored_max=limits.stored_sessions_max,
             known=identities,
-            spawn=lambda write: spawn(write, "mqtt[session]"),
-            on_written=self._session_written,
             evicted=self._session_evicted,
         )
         self.share = FairShare(clock, self.backlog, self.sessions)
@@ -124,6 +120,11 @@ class ListenerContext:
         self._link_up = link_up
         self._dirty: list[ClientConnection] = []
         self._limit_closes: OrderedDict[str, float] = OrderedDict()
+
+    def spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Run a coroutine in the listener's task group."""
+        assert self.tasks is not None, "connections exist only while the listener runs"
+        return self.tasks.create_task(coroutine, name=name)
 
     def request_flush(self, connection: ClientConnection) -> None:
         """Call `connection.flush` at the end of this turn of the loop."""
@@ -200,11 +201,6 @@ class ListenerContext:
         self.backlog.check()
         if refusal is not None and refusal is not Refusal.UNROUTED:
             self.count_refused(refusal)
-
-    def _session_written(self, error: StoreError | None) -> None:
-        # The client is connected and waits for nothing; its next SUBSCRIBE stores the session.
-        if error is not None:
-            self.log.warning("mqtt.session_not_stored", reason=str(error))
 
     def _session_evicted(self, client_id: str, absent_s: float) -> None:
         self.counters.sessions_evicted_total += 1

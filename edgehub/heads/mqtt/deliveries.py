@@ -17,7 +17,7 @@ from edgehub.clock import Clock, Timer
 from edgehub.message import DELIVERED, FailureKind, RefusedByClient, SendResult
 from edgehub.mqtt.fields import PACKET_ID_MAX, STRING_BYTES_MAX
 from edgehub.mqtt.message_properties import write_message_properties
-from edgehub.mqtt.packets import Puback, Pubcomp, Pubrec, publish, pubrel
+from edgehub.mqtt.packets import ConnectProperties, Puback, Pubcomp, Pubrec, publish, pubrel
 from edgehub.mqtt.property_bag import RETAIN_PROPERTY
 from edgehub.mqtt.reasons import FIRST_FAILURE, ReasonCode
 from edgehub.mqtt.subscription_options import QOS, RETAIN_AS_PUBLISHED, write_identifiers
@@ -57,29 +57,30 @@ _REFUSED: Final[dict[int, FailureKind]] = {
 }
 
 
-class Terms(Struct, frozen=True, kw_only=True):
-    """Limits of the client.
+class Delivery(Struct, eq=False):
+    """A message on its way to a client.
 
     Attributes:
-        with_properties: Whether it uses MQTT 5.
-        receive_maximum: Deliveries of QoS 1 and 2 in flight at once.
-        packet_bytes_max: Largest packet, None = any.
+        topic: With the property bag.
+        message: The message.
+        options: Of the subscription, the granted quality of service in the lowest two bits.
+        settle: Called once.
+        expires_in_ms: What is left of its time to live, None = not known or endless.
+        dup: The client may have got it on an earlier connection.
+        written: Called when it is written, which it may wait for; None = nothing is.
+        deadline_s: Monotonic time at which it is late, set when it is sent.
+        expires_s: Likewise, at which its time to live ends.
     """
 
-    with_properties: bool = False
-    receive_maximum: int = PACKET_ID_MAX
-    packet_bytes_max: int | None = None
-
-
-class _Delivery(Struct, eq=False):
-    name: bytes
+    topic: bytes
     message: Message
     options: int
     settle: Settle
-    deadline_s: float
-    expires_s: float | None
-    dup: bool
-    written: Callable[[], None] | None
+    expires_in_ms: int | None = None
+    dup: bool = False
+    written: Callable[[], None] | None = None
+    deadline_s: float = 0.0
+    expires_s: float | None = None
 
 
 class Deliveries:
@@ -91,9 +92,10 @@ class Deliveries:
         write: Takes the bytes of a packet.
         unresponsive: Called when too many deliveries were never confirmed.
         delivered: Called for each confirmed delivery, or one of QoS 0.
-        terms: Limits of the client.
+        properties: Limits of a client of MQTT 5, None = it uses MQTT 3.1.1.
 
     Attributes:
+        with_properties: Whether the client uses MQTT 5.
         freed: Called after each acknowledgement, when there may be room for more.
         reserved: Packet ids that the client's session in the local topic space uses.
     """
@@ -114,6 +116,7 @@ class Deliveries:
         "freed",
         "reserved",
         "waiting_bytes",
+        "with_properties",
     )
 
     def __init__(
@@ -124,16 +127,17 @@ class Deliveries:
         write: Callable[[bytes], None],
         unresponsive: Callable[[], None],
         delivered: Callable[[], None],
-        terms: Terms,
+        properties: ConnectProperties | None,
     ) -> None:
         self._clock = clock
         self._ack_timeout_s = ack_timeout_s
         self._write = write
         self._unresponsive = unresponsive
         self._delivered = delivered
-        self._terms = terms
+        self._terms = properties or ConnectProperties()
+        self.with_properties = properties is not None
         self._in_flight: dict[int, tuple[float, Settle]] = {}
-        self._waiting: deque[_Delivery] = deque()
+        self._waiting: deque[Delivery] = deque()
         self.waiting_bytes = 0
         self._abandoned: set[int] = set()
         # Of the local topic space, whose sessions keep the messages: the acknowledgement that is
@@ -148,41 +152,20 @@ class Deliveries:
     def __len__(self) -> int:
         return len(self._in_flight) + len(self._waiting) + len(self._local)
 
-    def send(
-        self,
-        topic: str,
-        message: Message,
-        options: int,
-        settle: Settle,
-        *,
-        expires_in_ms: int | None = None,
-        dup: bool = False,
-        written: Callable[[], None] | None = None,
-    ) -> None:
-        """Write a message, and settle it when it is confirmed, late, or the connection is closed.
-
-        Args:
-            topic: With the property bag.
-            message: The message.
-            options: Of the subscription, the granted quality of service in the lowest two bits.
-            settle: Called once.
-            expires_in_ms: What is left of its time to live, None = not known or endless.
-            dup: The client may have got it on an earlier connection.
-            written: Called when it is written, which it may wait for; None = nothing is.
-        """
-        name = topic.encode()
-        if len(name) > STRING_BYTES_MAX:
-            settle(_LONG_TOPIC)
+    def send(self, delivery: Delivery) -> None:
+        """Write a message, and settle it when it is confirmed or late, or the connection closed."""
+        if len(delivery.topic) > STRING_BYTES_MAX:
+            delivery.settle(_LONG_TOPIC)
             return
         now_s = self._clock.monotonic()
-        expires_s = None if expires_in_ms is None else now_s + expires_in_ms / 1000
-        deadline_s = now_s + self._ack_timeout_s
-        delivery = _Delivery(name, message, options, settle, deadline_s, expires_s, dup, written)
+        if delivery.expires_in_ms is not None:
+            delivery.expires_s = now_s + delivery.expires_in_ms / 1000
+        delivery.deadline_s = now_s + self._ack_timeout_s
         used = self._used
-        if not options & QOS:
+        if not delivery.options & QOS:
             self._write_now(delivery, now_s)
         elif used >= IN_FLIGHT_MAX:
-            settle(_NO_ID)
+            delivery.settle(_NO_ID)
         elif self._waiting or used >= self._terms.receive_maximum:
             self._wait(delivery)
         else:
@@ -226,11 +209,6 @@ class Deliveries:
 
     # For the local topic space, which has its own queues; see `local.client`.
 
-    @property
-    def with_properties(self) -> bool:
-        """Whether the client uses MQTT 5."""
-        return self._terms.with_properties
-
     def has_room(self, local_max: int) -> bool:
         """Return whether another message may be in flight, with at most `local_max` local ones."""
         most = self._terms.receive_maximum
@@ -266,12 +244,12 @@ class Deliveries:
         for settle in settles:
             settle(_DISCONNECTED)
 
-    def _write_now(self, delivery: _Delivery, now_s: float) -> None:
+    def _write_now(self, delivery: Delivery, now_s: float) -> None:
         message = delivery.message
         options = delivery.options
         properties = b""
         retain = False
-        if self._terms.with_properties:
+        if self.with_properties:
             left_ms = None
             if delivery.expires_s is not None:
                 left_ms = int((delivery.expires_s - now_s) * 1000)
@@ -285,7 +263,7 @@ class Deliveries:
         qos = min(options & QOS, 1)
         packet_id = self.free_id() if qos else 0
         data = publish(
-            delivery.name,
+            delivery.topic,
             message.body,
             qos=qos,
             packet_id=packet_id,
@@ -309,7 +287,7 @@ class Deliveries:
             self._delivered()
             delivery.settle(DELIVERED)
 
-    def _wait(self, delivery: _Delivery) -> None:
+    def _wait(self, delivery: Delivery) -> None:
         size = _size(delivery)
         if self._waiting and self.waiting_bytes + size > WAITING_BYTES_MAX:
             delivery.settle(_FULL)
@@ -390,5 +368,5 @@ def _ignore(_is_over: bool) -> None:
 _UNKNOWN: Final = (None, _ignore)
 
 
-def _size(delivery: _Delivery) -> int:
-    return len(delivery.name) + len(delivery.message.body)
+def _size(delivery: Delivery) -> int:
+    return len(delivery.topic) + len(delivery.message.body)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.clock import Clock, Timer
+from edgehub.heads.mqtt.limits import STALL_TIMEOUT_S
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.heads.mqtt.transport import DRAINING
 
@@ -26,7 +27,6 @@ class KeepAlive:
         connection: The connection.
         clock: For the timer.
         keep_alive_s: Of the CONNECT, 0 = none.
-        stall_timeout_s: Takes its place while a client without one is paused.
     """
 
     __slots__ = ("_clock", "_connection", "_silence_max_s", "_timer", "heard_s", "seconds")
@@ -37,11 +37,10 @@ class KeepAlive:
         clock: Clock,
         *,
         keep_alive_s: int,
-        stall_timeout_s: float,
     ) -> None:
         self._connection = connection
         self._clock = clock
-        self._silence_max_s = keep_alive_s * FACTOR if keep_alive_s else stall_timeout_s
+        self._silence_max_s = keep_alive_s * FACTOR if keep_alive_s else STALL_TIMEOUT_S
         self._timer = Timer(clock, self._check)
         self._timer.start(self._silence_max_s)
         self.seconds = keep_alive_s

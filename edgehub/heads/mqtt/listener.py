@@ -11,11 +11,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from msgspec import to_builtins
 
 from edgehub.errors import StartupError
-from edgehub.heads.mqtt.context import ListenerContext
-from edgehub.heads.mqtt.limits import LIMITS, ListenerLimits
+from edgehub.heads.mqtt.deliveries import Delivery
 from edgehub.heads.mqtt.local.routes import RouteFeed
 from edgehub.heads.mqtt.ports import ports_of
 from edgehub.heads.mqtt.statistics import CloseReason, ListenerStatistics
@@ -25,17 +23,13 @@ from edgehub.mqtt.property_bag import build_bag, outgoing
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
 
-    from edgehub.clock import Clock
     from edgehub.devices.handshakes import ServerContext
-    from edgehub.devices.identities import Identities
-    from edgehub.heads.head import Refused, Submit
-    from edgehub.heads.mqtt.local.space import LocalSpace
+    from edgehub.heads.head import Submit
+    from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.requests import RequestHandler
-    from edgehub.heads.mqtt.session_table import SessionTable
     from edgehub.message import Message
-    from edgehub.mqtt.hub_path import HubPath
     from edgehub.settings import MqttSettings
     from edgehub.telemetry.losses import Loss
 
@@ -49,60 +43,21 @@ class MqttListener:
     """The head for devices and modules.
 
     Args:
-        settings: Of the section `[mqtt]`.
-        hub_id: This hub's device id; its modules are `<hub_id>/<module>`.
-        clock: For all timers.
-        submit: The router.
+        context: What its connections share; the identities are loaded before `open`.
         offer: The router, for local messages that need not match a route.
-        sessions: Table of the stored sessions.
-        space: The local topic space.
-        identities: Clients that may sign in, loaded before `open`.
-        link_up: Whether the uplink is up; called only with `store_qos0` off.
-        refused: Records messages that are dropped for their content.
-        hub_path: Finds messages that have passed this hub before.
         tls: Certificate for MQTT over TLS, None = there is none, and no such port.
-        limits: Further limits.
 
     Attributes:
-        context: What its connections share.
+        context: See above.
     """
 
-    def __init__(  # noqa: PLR0913 - the listener's neighbours, each by name
-        self,
-        *,
-        settings: MqttSettings,
-        hub_id: str,
-        clock: Clock,
-        submit: Submit,
-        offer: Submit,
-        sessions: SessionTable,
-        space: LocalSpace,
-        identities: Identities,
-        link_up: Callable[[], bool],
-        refused: Refused,
-        hub_path: HubPath,
-        tls: ServerContext | None = None,
-        limits: ListenerLimits = LIMITS,
+    def __init__(
+        self, context: ListenerContext, *, offer: Submit, tls: ServerContext | None = None
     ) -> None:
-        self._hub_id = hub_id
+        self.context = context
         self._tls = tls
-        self._handshakes_refused = 0
-        self.context = ListenerContext(
-            settings,
-            limits,
-            clock=clock,
-            submit=submit,
-            link_up=link_up,
-            space=space,
-            refused=refused,
-            identities=identities,
-            hub_path=hub_path,
-            session_store=sessions,
-            spawn=self._spawn,
-        )
-        self._feed = RouteFeed(space, offer, self.context.takes_qos0, self.context.counters)
-        self._ports = ports_of(self.context, has_tls=tls is not None)
-        self._tasks: asyncio.TaskGroup | None = None
+        self._feed = RouteFeed(context.space, offer, context.takes_qos0, context.counters)
+        self._ports = ports_of(context, has_tls=tls is not None)
 
     # Life cycle; see `edgehub.heads.head.Head`.
 
@@ -125,13 +80,9 @@ class MqttListener:
         local = all(port.is_local for port in self._ports)
         self.context.anonymous = settings.anonymous and local
         if not self.context.anonymous and not len(self.context.identities):
+            error = self._ports[0].no_clients()
             self._stop_accepting()
-            raise StartupError(
-                f"no client could sign in on {settings.host}:{settings.port}: clients without a "
-                "password are let in on loopback addresses only, and there are no identities "
-                "(set mqtt.identities_file and add some with `edgehub identity add`, or bind "
-                "mqtt.host to 127.0.0.1)"
-            )
+            raise error
         log.info(
             "mqtt.listening",
             addresses={
@@ -145,7 +96,7 @@ class MqttListener:
     async def run(self) -> None:
         """Accept and serve until cancelled, then close all connections."""
         async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
+            self.context.tasks = tasks
             try:
                 self.context.sessions.start()
                 self.context.space.start()
@@ -192,7 +143,7 @@ class MqttListener:
     async def renew_certificate(self, tls: ServerContext) -> None:
         """Use another certificate and other authorities for new connections."""
         if self._tls is not None:
-            self._handshakes_refused += self._tls.refused_total
+            tls.refused_total += self._tls.refused_total
         self._tls = tls
         for port in self._ports:
             if port.is_encrypted and port.is_accepting:
@@ -233,19 +184,20 @@ class MqttListener:
         expires_in_ms: int | None = None,
     ) -> None:
         """Send a message to a module's input; `settle` is called once, maybe at once."""
-        prefixes = input_prefixes(self._hub_id, module_id, input_name)
-        found = self.context.index.find(f"{self._hub_id}/{module_id}", prefixes)
+        hub_id = self.context.space.hub_id
+        prefixes = input_prefixes(hub_id, module_id, input_name)
+        found = self.context.index.find(f"{hub_id}/{module_id}", prefixes)
         if found is None:
             settle(_NO_MODULE)
             return
         connection, options = found
         message = outgoing(message)
         topic = prefixes[0] + build_bag(message)
-        connection.deliver(topic, message, options, settle, expires_in_ms)
+        connection.deliver(Delivery(topic.encode(), message, options, settle, expires_in_ms))
 
     def unsent_bytes(self, module_id: str) -> int:
         """Return bytes handed over for a module that have not left this process."""
-        connection = self.context.sessions.get(f"{self._hub_id}/{module_id}")
+        connection = self.context.sessions.get(f"{self.context.space.hub_id}/{module_id}")
         return 0 if connection is None else connection.unsent_bytes
 
     # Deliveries to devices and modules on topics of their own.
@@ -264,11 +216,11 @@ class MqttListener:
     def send(
         self,
         target: str,
-        topic: ClientTopic,
         rest: str,
         message: Message,
         settle: Callable[[SendResult], None],
         *,
+        topic: ClientTopic,
         dup: bool = False,
         written: Callable[[], None] | None = None,
     ) -> None:
@@ -278,10 +230,10 @@ class MqttListener:
 
         Args:
             target: `<device>` or `<device>/<module>`.
-            topic: Which of its topics.
-            rest: What follows the prefix of that topic, a property bag for example.
+            rest: What follows the prefix of its topic, a property bag for example.
             message: Body, properties of MQTT 5, and how long it may wait (`expiry_ms`).
             settle: Called with the result.
+            topic: Which of its topics.
             dup: The client may have got it on an earlier connection.
             written: Called when it leaves this process, None = nothing is.
         """
@@ -291,29 +243,10 @@ class MqttListener:
             settle(_NO_CLIENT)
             return
         connection, options = found
+        name = (prefixes[0] + rest).encode()
         connection.deliver(
-            prefixes[0] + rest,
-            message,
-            options,
-            settle,
-            message.expiry_ms,
-            dup=dup,
-            written=written,
+            Delivery(name, message, options, settle, message.expiry_ms, dup, written)
         )
-
-    def send_message(
-        self,
-        target: str,
-        bag: str,
-        message: Message,
-        settle: Callable[[SendResult], None],
-        *,
-        dup: bool,
-        written: Callable[[], None],
-    ) -> None:
-        """Send a message to a device or module; see `send`."""
-        topic = ClientTopic.MESSAGES
-        self.send(target, topic, bag, message, settle, dup=dup, written=written)
 
     def handle(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:
         """Register the part of the hub that handles what clients publish on topics of a pattern."""
@@ -328,16 +261,8 @@ class MqttListener:
 
     def session_documents(self, after: str, limit: int) -> list[dict[str, Any]]:
         """Describe up to `limit` sessions after a client id, in the order of their ids."""
-        sessions, space = self.context.sessions, self.context.space
-        documents = []
-        for client_id in sessions.page(after, limit):
-            document = to_builtins(sessions.info(client_id))
-            connection = sessions.get(client_id)
-            if connection is not None:
-                document["subscriptions"] = len(connection.subscriptions)
-            messages, size = space.waiting(client_id)
-            documents.append({**document, "waiting": messages, "waiting_bytes": size})
-        return documents
+        sessions = self.context.sessions
+        return [sessions.document(client_id) for client_id in sessions.page(after, limit)]
 
     async def end_session(self, client_id: str) -> int | None:
         """Close a client and end its session; done once that is durable.
@@ -372,8 +297,7 @@ class MqttListener:
             sessions_evicted_total=counters.sessions_evicted_total,
             bounds=[bound.statistics() for bound in bounds],
             accepted_total=counters.accepted_total,
-            handshakes_refused_total=self._handshakes_refused
-            + (0 if self._tls is None else self._tls.refused_total),
+            handshakes_refused_total=0 if self._tls is None else self._tls.refused_total,
             received_total=counters.received_total,
             acknowledged_total=counters.acknowledged_total,
             delivered_total=counters.delivered_total,
@@ -390,10 +314,6 @@ class MqttListener:
         return self.context.counters.losses()
 
     # Parts.
-
-    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        assert self._tasks is not None, "connections exist only while the listener runs"
-        return self._tasks.create_task(coroutine, name=name)
 
     def _stop_accepting(self) -> None:
         for port in self._ports:

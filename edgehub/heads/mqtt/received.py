@@ -51,9 +51,19 @@ class ReceivedIds:
         local: Writes the ids of local messages.
         session: Number of the session.
         packet_ids: Ids on disk.
+        is_durable: Whether the session outlives its connection, so that its ids are on disk.
     """
 
-    __slots__ = ("_arrivals", "_bound", "_client_id", "_local", "_releasing", "_session", "_store")
+    __slots__ = (
+        "_arrivals",
+        "_bound",
+        "_client_id",
+        "_is_durable",
+        "_local",
+        "_releasing",
+        "_session",
+        "_store",
+    )
 
     def __init__(
         self,
@@ -64,13 +74,14 @@ class ReceivedIds:
         local: LocalSpace,
         session: int,
         packet_ids: Iterable[int] = (),
+        is_durable: bool = True,
     ) -> None:
         self._client_id = client_id
         self._bound = bound
-        # None = the session ends with its connection.
-        self._store: SessionTable | None = store
+        self._store = store
         self._local = local
         self._session = session
+        self._is_durable = is_durable
         # None = it is durable.
         self._arrivals: dict[int, _Arrival | None] = dict.fromkeys(packet_ids)
         self._releasing: dict[int, list[Done]] = {}
@@ -113,7 +124,7 @@ class ReceivedIds:
                 self._place(packet_id, arrival, None)
             self._close(packet_id, arrival, refusal)
 
-        if self._store is None:
+        if not self._is_durable:
             submit(message, settled, 0)
             return
         with self._store.together():
@@ -147,7 +158,7 @@ class ReceivedIds:
             # Unknown, or without its PUBREC yet, so that it cannot be released.
             return False
         self._forget(packet_id)
-        if self._store is None:
+        if not self._is_durable:
             done()
             return True
         self._releasing[packet_id] = [done]
@@ -156,14 +167,16 @@ class ReceivedIds:
         return True
 
     def keep_in_memory(self) -> None:
-        """Write no more packet ids to disk: the session ends with its connection now."""
-        self._store = None
+        """Remove the packet ids from disk: the session ends with its connection now."""
+        if self._is_durable and self._arrivals:
+            self._store.forget(self._session)
+        self._is_durable = False
 
     def close(self) -> None:
         """Remove all packet ids: the session is over."""
+        self.keep_in_memory()
         self._bound.of(self._client_id).used -= len(self._arrivals)
         self._arrivals.clear()
-        self._store = None
 
     def _is_written(self, message: object) -> bool:
         """Return whether all changes of a message are in the current transactions."""
@@ -173,7 +186,7 @@ class ReceivedIds:
         return isinstance(message, Message) and bool(message.message_id)
 
     def _place(self, packet_id: int, arrival: _Arrival, message: object) -> None:
-        if self._store is None:
+        if not self._is_durable:
             return
         arrival.is_placed = True
         arrival.open += 1
@@ -186,7 +199,7 @@ class ReceivedIds:
         else:
             future = self._store.receive(self._session, packet_id)
             future.add_done_callback(
-                lambda future: self._close(packet_id, arrival, _refusal(future))
+                lambda future: self._close(packet_id, arrival, write_refusal(future))
             )
 
     def _close(self, packet_id: int, arrival: _Arrival, refusal: Refusal | None) -> None:
@@ -194,14 +207,14 @@ class ReceivedIds:
         arrival.refusal = arrival.refusal or refusal
         if arrival.open:
             return
-        # The session may have ended in between, or begun again.
-        if self._arrivals.get(packet_id) is arrival:
-            if arrival.refusal is None:
-                self._arrivals[packet_id] = None
-            else:
-                self._forget(packet_id)
-                if arrival.is_placed and self._store is not None:
-                    self._store.release(self._session, packet_id).add_done_callback(_refusal)
+        # The session may have ended in between.
+        is_known = self._arrivals.get(packet_id) is arrival
+        if is_known and arrival.refusal is None:
+            self._arrivals[packet_id] = None
+        elif is_known:
+            self._forget(packet_id)
+        if arrival.is_placed and not (self._is_durable and arrival.refusal is None):
+            self._store.release(self._session, packet_id).add_done_callback(write_refusal)
         for settle, token in arrival.waiters:
             settle(token, arrival.refusal)
 
@@ -211,12 +224,12 @@ class ReceivedIds:
 
     def _released(self, packet_id: int, future: asyncio.Future[None]) -> None:
         waiting = self._releasing.pop(packet_id)
-        if _refusal(future) is None:
+        if write_refusal(future) is None:
             for done in waiting:
                 done()
 
 
-def _refusal(future: asyncio.Future[None]) -> Refusal | None:
-    """Return the refusal for a failed write of an id, which is that the store is closed."""
+def write_refusal(future: asyncio.Future[None]) -> Refusal | None:
+    """Return the refusal for a failed write, which is that the store is closed."""
     failed = future.cancelled() or future.exception() is not None
     return Refusal.CLOSED if failed else None

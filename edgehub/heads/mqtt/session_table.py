@@ -1,11 +1,12 @@
 """Stored MQTT sessions: subscriptions of clients, and when the sessions end.
 
-Owns the tables `session` and `received`. A change joins the next group commit; a packet id received
-with QoS 2 joins that of its message. Invariants: a row of `received` belongs to the session with
-its number; `session.expires_ms` is the time at which the client left plus `expiry_s`, the end of
-the session if it has one; without that time the client was connected when the hub stopped, and the
-session expires from the next start on. (A session without an end keeps that time when its client
-comes back.)
+Owns the tables `session` and `received`. A change joins the next group commit, with the newest
+state of the session, so that a client that keeps changing its subscriptions costs one write per
+commit; a packet id received with QoS 2 joins that of its message. Invariants: a row of `received`
+belongs to the session with its number; `session.expires_ms` is the time at which the client left
+plus `expiry_s`, the end of the session if it has one; without that time the client was connected
+when the hub stopped, and the session expires from the next start on. (A session without an end
+keeps that time when its client comes back.)
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SessionTable:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._packet_ids = RowChanges(store.writer, "mqtt.packet_id_not_stored")
+        self._changes = RowChanges(store.writer, "mqtt.session_not_stored")
 
     async def load(self) -> dict[str, StoredSession]:
         """Load all sessions at the start, also those that have expired."""
@@ -64,7 +65,7 @@ class SessionTable:
                 received[number].append(packet_id)
         for number in orphaned:
             # Left by sessions that began or ended when the hub was killed.
-            self._packet_ids.add(number, (_REMOVE_ALL, (number,)))
+            self.forget(number)
         return {
             client_id: StoredSession(
                 subscriptions=orjson.loads(subscriptions),
@@ -76,7 +77,7 @@ class SessionTable:
             for number, client_id, subscriptions, expiry_s, expires_ms in records
         }
 
-    async def save(
+    def save(
         self,
         client_id: str,
         subscriptions: Mapping[str, int],
@@ -84,13 +85,13 @@ class SessionTable:
         number: int = 0,
         expiry_s: int | None = None,
         is_away: bool = False,
-    ) -> None:
-        """Store one session; returns once it is durable.
+    ) -> asyncio.Future[None]:
+        """Store one session; done once it is durable.
 
         Args:
             client_id: Its client.
             subscriptions: Subscription options by topic filter.
-            number: Of the session; packet ids of another one of this client are forgotten.
+            number: Of the session.
             expiry_s: Seconds that it outlives the connection, None = for ever.
             is_away: Whether that time runs from now on.
         """
@@ -98,25 +99,12 @@ class SessionTable:
         expires_ms = None
         if is_away:
             expires_ms = self._store.hub_time.now_ms() + (expiry_s or 0) * _MS_PER_S
+        values = (client_id, number, packed, expiry_s, expires_ms)
+        return self._changes.add(client_id, (_SAVE, values))
 
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute(_FORGET, (client_id, number))
-            connection.execute(
-                "INSERT OR REPLACE INTO session"
-                " (client_id, number, subscriptions, expiry_s, expires_ms) VALUES (?, ?, ?, ?, ?)",
-                (client_id, number, packed, expiry_s, expires_ms),
-            )
-
-        await self._store.writer.transact(write)
-
-    async def delete(self, client_id: str) -> None:
-        """Delete one session; returns once that is durable."""
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute(_FORGET, (client_id, -1))
-            connection.execute("DELETE FROM session WHERE client_id = ?", (client_id,))
-
-        await self._store.writer.transact(write)
+    def delete(self, client_id: str) -> asyncio.Future[None]:
+        """Delete one session; done once that is durable."""
+        return self._changes.add(client_id, (_DELETE, (client_id,)))
 
     def together(self) -> AbstractContextManager[object]:
         """Put all that is submitted in this context into one transaction, without an await."""
@@ -124,15 +112,15 @@ class SessionTable:
 
     def receive(self, session: int, packet_id: int) -> asyncio.Future[None]:
         """Store a packet id with the messages that were handed in last; done once it is durable."""
-        return self._change(RECEIVE, session, packet_id)
+        return self._changes.add((session, packet_id), (RECEIVE, (session, packet_id)))
 
     def release(self, session: int, packet_id: int) -> asyncio.Future[None]:
         """Remove a packet id; done once that is durable."""
-        return self._change(_RELEASE, session, packet_id)
+        return self._changes.add((session, packet_id), (_RELEASE, (session, packet_id)))
 
-    def _change(self, sql: str, session: int, packet_id: int) -> asyncio.Future[None]:
-        key = (session, packet_id)
-        return self._packet_ids.add(key, (sql, key))
+    def forget(self, session: int) -> None:
+        """Remove all packet ids of a session that is over."""
+        self._changes.add(session, (_REMOVE_ALL, (session,)))
 
 
 def _read(
@@ -147,10 +135,11 @@ def _read(
 RECEIVE: Final = "INSERT OR REPLACE INTO received (session, packet_id) VALUES (?, ?)"
 _RELEASE: Final = "DELETE FROM received WHERE session = ? AND packet_id = ?"
 _REMOVE_ALL: Final = "DELETE FROM received WHERE session = ?"
-_FORGET: Final = (
-    "DELETE FROM received WHERE session ="
-    " (SELECT number FROM session WHERE client_id = ? AND number <> ?)"
+_SAVE: Final = (
+    "INSERT OR REPLACE INTO session (client_id, number, subscriptions, expiry_s, expires_ms)"
+    " VALUES (?, ?, ?, ?, ?)"
 )
+_DELETE: Final = "DELETE FROM session WHERE client_id = ?"
 
 
 def _absent_s(now_ms: int, expiry_s: int | None, expires_ms: int | None) -> float | None:

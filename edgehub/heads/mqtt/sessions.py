@@ -9,27 +9,27 @@ session, that of the anonymous client that has been absent longest is evicted.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from edgehub.devices.bounds import Bound
-from edgehub.heads.mqtt.received import RECEIVED_MAX, ReceivedIds
-from edgehub.heads.mqtt.session_writes import SessionWrites
+from edgehub.heads.mqtt.received import RECEIVED_MAX, ReceivedIds, write_refusal
 from edgehub.heads.mqtt.sign_in import SignInError
 from edgehub.heads.mqtt.statistics import CloseReason
 from edgehub.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+    import asyncio
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.local.space import LocalSpace
     from edgehub.heads.mqtt.session_table import SessionTable
-    from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.will import PendingWills
+    from edgehub.store.row_changes import Settle
 
 
 class _Session(Struct, eq=False):
@@ -43,6 +43,7 @@ class _Session(Struct, eq=False):
             when the hub stopped.
         since_s: Monotonic time at which its client left, None = it is connected.
         timer: Ends it, None = its client is connected, or it does not end.
+        written: Done once its present state is durable, None = it is.
     """
 
     number: int
@@ -51,6 +52,7 @@ class _Session(Struct, eq=False):
     absent_s: float | None = None
     since_s: float | None = None
     timer: TimerHandle | None = None
+    written: asyncio.Future[None] | None = None
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
@@ -67,26 +69,6 @@ class Admitted(Struct, frozen=True, kw_only=True):
     received: ReceivedIds
 
 
-class SessionInfo(Struct, frozen=True, kw_only=True):
-    """One session, connected or stored.
-
-    Attributes:
-        connected: Whether its client is connected.
-        stored: Whether it outlives the connection.
-        expiry_s: Seconds that it lasts while its client is absent, None = for ever.
-        absent_s: Seconds since its client left, None = it is connected.
-        subscriptions: Number of topic filters of a stored session.
-    """
-
-    client_id: str
-    anonymous: bool
-    connected: bool
-    stored: bool
-    expiry_s: int | None
-    absent_s: float | None
-    subscriptions: int
-
-
 class Sessions:
     """Sessions of one listener.
 
@@ -98,8 +80,6 @@ class Sessions:
         clients_max: Most clients connected at once.
         stored_max: Most sessions that outlive their connection.
         known: The identities in force.
-        spawn: Runs a write in the background.
-        on_written: Called when the start or end of a session is durable, or with the error.
         evicted: Called with the client whose session was evicted, and seconds of its absence.
 
     Attributes:
@@ -108,7 +88,7 @@ class Sessions:
         unreleased: Bound of packet ids that clients sent with QoS 2.
     """
 
-    def __init__(  # noqa: PLR0913 - its neighbours and bounds, each by name
+    def __init__(
         self,
         store: SessionTable,
         *,
@@ -118,17 +98,13 @@ class Sessions:
         clients_max: int,
         stored_max: int,
         known: KnownIds,
-        spawn: Callable[[Coroutine[None, None, None]], object],
-        on_written: Done,
         evicted: Callable[[str, float], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._wills = wills
         self._local = local
-        self._on_written = on_written
         self._evicted = evicted
-        self._writes = SessionWrites(self._write_now, spawn)
         self._connected: dict[str, ClientConnection] = {}
         self._stored: dict[str, _Session] = {}
         self._last_number = 0
@@ -147,7 +123,9 @@ class Sessions:
                 stored.number, dict(stored.subscriptions), stored.expiry_s, stored.absent_s
             )
             self._last_number = max(self._last_number, stored.number)
-            self._received[client_id] = self._stored_ids(client_id, stored.number, stored.received)
+            self._received[client_id] = self._received_ids(
+                client_id, stored.number, stored.received
+            )
         self.recount()
 
     def subscriptions(self) -> dict[str, Mapping[str, int]]:
@@ -219,19 +197,26 @@ class Sessions:
         client_ids = self._connected.keys() | self._stored.keys()
         return heapq.nsmallest(limit, (each for each in client_ids if each > after))
 
-    def info(self, client_id: str) -> SessionInfo:
-        """Describe the session of a client that is connected or has a stored one."""
-        stored = self._stored.get(client_id)
+    def document(self, client_id: str) -> dict[str, Any]:
+        """Describe the session of a client that is connected or has a stored one.
+
+        `absent_s` is null while the client is connected, `expiry_s` for a session without an end.
+        """
+        connection, stored = self._connected.get(client_id), self._stored.get(client_id)
         since_s = None if stored is None else stored.since_s
-        return SessionInfo(
-            client_id=client_id,
-            anonymous=self.clients.is_anonymous(client_id),
-            connected=client_id in self._connected,
-            stored=stored is not None,
-            expiry_s=0 if stored is None else stored.expiry_s,
-            absent_s=None if since_s is None else self._clock.monotonic() - since_s,
-            subscriptions=0 if stored is None else len(stored.subscriptions),
-        )
+        filters = {} if stored is None else stored.subscriptions
+        messages, size = self._local.waiting(client_id)
+        return {
+            "client_id": client_id,
+            "anonymous": self.clients.is_anonymous(client_id),
+            "connected": connection is not None,
+            "stored": stored is not None,
+            "expiry_s": 0 if stored is None else stored.expiry_s,
+            "absent_s": None if since_s is None else self._clock.monotonic() - since_s,
+            "subscriptions": len(filters if connection is None else connection.subscriptions),
+            "waiting": messages,
+            "waiting_bytes": size,
+        }
 
     async def end(self, client_id: str) -> bool:
         """Close the connection of a client and end its session; done once that is durable.
@@ -248,7 +233,7 @@ class Sessions:
         if client_id not in self._stored:
             return connection is not None
         self._end(client_id)
-        await self._write_now(client_id)
+        await self._changed(client_id)
         return True
 
     def admit(
@@ -317,15 +302,18 @@ class Sessions:
         if self._connected.get(client_id) is connection:
             self._disconnected(client_id)
 
-    def save(self, client_id: str, done: Done, *, changed: bool) -> None:
-        """Store the subscriptions of a client; `done` is called when they are durable.
+    def save(self, client_id: str, settle: Settle, *, changed: bool) -> None:
+        """Store the subscriptions of a client; `settle` is called when they are durable.
 
         Without a change it is called at once, unless an earlier one is still being written.
         """
-        if changed or self._writes.is_pending(client_id):
-            self._writes.changed(client_id, done)
+        if changed:
+            self._changed(client_id)
+        session = self._stored.get(client_id)
+        if session is None or session.written is None:
+            settle(0, None)
         else:
-            done(None)
+            session.written.add_done_callback(lambda written: settle(0, write_refusal(written)))
 
     def _begin(self, client_id: str, *, clean: bool, expiry_s: int | None) -> Admitted:
         stored = self._forget(client_id)
@@ -338,7 +326,7 @@ class Sessions:
                 received.close()
             subscriptions = {}
             number = self._last_number = self._last_number + 1
-            received = self._stored_ids(client_id, number)
+            received = self._received_ids(client_id, number, is_durable=expiry_s != 0)
         if expiry_s == 0:
             received.keep_in_memory()
         self._received[client_id] = received
@@ -347,16 +335,23 @@ class Sessions:
             if stored is not None:
                 self._changed(client_id)
             return admitted
-        self._stored[client_id] = _Session(number, subscriptions, expiry_s)
+        session = self._stored[client_id] = _Session(number, subscriptions, expiry_s)
         self.stored.of(client_id).used += 1
+        if is_present and stored is not None:
+            session.written = stored.written
         # An unchanged session without an end needs no write, so that thousands of clients that
         # come back after an outage do not wait for it.
         if not is_present or expiry_s is not None or (stored and stored.expiry_s is not None):
             self._changed(client_id)
         return admitted
 
-    def _stored_ids(
-        self, client_id: str, number: int, packet_ids: Iterable[int] = ()
+    def _received_ids(
+        self,
+        client_id: str,
+        number: int,
+        packet_ids: Iterable[int] = (),
+        *,
+        is_durable: bool = True,
     ) -> ReceivedIds:
         return ReceivedIds(
             client_id,
@@ -365,22 +360,21 @@ class Sessions:
             local=self._local,
             session=number,
             packet_ids=packet_ids,
+            is_durable=is_durable,
         )
 
-    def _changed(self, client_id: str) -> None:
-        self._writes.changed(client_id, self._on_written)
-
-    def _write_now(self, client_id: str) -> Awaitable[None]:
+    def _changed(self, client_id: str) -> asyncio.Future[None]:
         session = self._stored.get(client_id)
         if session is None:
             return self._store.delete(client_id)
-        return self._store.save(
+        session.written = self._store.save(
             client_id,
-            dict(session.subscriptions),
+            session.subscriptions,
             number=session.number,
             expiry_s=session.expiry_s,
             is_away=session.since_s is not None,
         )
+        return session.written
 
     def _end_after(self, client_id: str, session: _Session, seconds: float) -> None:
         session.timer = self._clock.call_later(seconds, lambda: self._end(client_id))

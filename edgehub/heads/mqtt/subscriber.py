@@ -18,15 +18,15 @@ from edgehub.mqtt.topic_filter import SHARED, filter_fault, split_share
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from edgehub.errors import StoreError
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.local.client import LocalClient
     from edgehub.heads.mqtt.responses import Responses
-    from edgehub.heads.mqtt.session_writes import Done
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.subscriptions import SubscriptionIndex
     from edgehub.heads.mqtt.topics import Subscription
+    from edgehub.message import Refusal
     from edgehub.mqtt.packets import Subscribe, Unsubscribe
+    from edgehub.store.row_changes import Settle
     from edgehub.telemetry.log_limit import LogLimit
 
 UNANSWERED_MAX: Final = 64
@@ -36,11 +36,11 @@ UNANSWERED_MAX: Final = 64
 class Save(Protocol):
     """Stores the session."""
 
-    def __call__(self, done: Done, *, changed: bool) -> None:
-        """Call `done` once the session is durable as it is now.
+    def __call__(self, settle: Settle, *, changed: bool) -> None:
+        """Call `settle` once the session is durable as it is now.
 
         Args:
-            done: Called with None, or the error of the write.
+            settle: Called with 0, and why it could not be stored.
             changed: Whether it has changed since the last call.
         """
 
@@ -199,12 +199,12 @@ class Subscriber:
             self._write(answer, replays)
 
     def _answer_stored(
-        self, answer: bytes, replays: dict[str, int], error: StoreError | None
+        self, answer: bytes, replays: dict[str, int], _token: int, refusal: Refusal | None
     ) -> None:
         self._unanswered -= 1
-        if error is None:
+        if refusal is None:
             self._write(answer, replays)
-        self._connection.session_stored(error)
+        self._connection.session_stored(refusal)
 
     def _write(self, answer: bytes, replays: dict[str, int]) -> None:
         self._connection.write(answer)

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from edgehub.heads.mqtt.topics import client_prefixes, input_prefixes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from edgehub.heads.mqtt.client_connection import ClientConnection
     from edgehub.heads.mqtt.topics import ClientTopic, Subscription
 
     Follower = Callable[[str, bool], None]
-
-
-class _Watch(Struct, eq=False):
-    changed: Callable[[bool], None]
-    connected: bool
 
 
 class SubscriptionIndex:
@@ -39,7 +32,7 @@ class SubscriptionIndex:
         self._followers: dict[ClientTopic, list[Follower]] = {}
         # Target and prefix to connections in order of subscription, with their options.
         self._listeners: dict[tuple[str, str], dict[ClientConnection, int]] = {}
-        self._watches: dict[tuple[str, str], _Watch] = {}
+        self._watchers: dict[tuple[str, str], Callable[[bool], None]] = {}
 
     def add(self, connection: ClientConnection, subscription: Subscription, options: int) -> None:
         """Add a subscription, or change its options."""
@@ -82,8 +75,7 @@ class SubscriptionIndex:
 
     def watch(self, module_id: str, input_name: str, changed: Callable[[bool], None]) -> None:
         """Call `changed` on later changes; an input has one watcher, the last one."""
-        connected = self.input_listener(module_id, input_name) is not None
-        self._watches[module_id, input_name] = _Watch(changed, connected)
+        self._watchers[module_id, input_name] = changed
 
     def serves(self, subscription: Subscription) -> bool:
         """Return whether the hub has a part that sends what a subscription asks for."""
@@ -96,15 +88,16 @@ class SubscriptionIndex:
     def _changed(self, subscription: Subscription, *, listened: bool) -> None:
         target = subscription.target
         for topic, followers in self._followers.items():
-            prefixes = client_prefixes(target, topic)
-            others = [prefix for prefix in prefixes if prefix != subscription.prefix]
-            if len(others) < len(prefixes) and self.find(target, others) is None:
-                for changed in followers:
-                    changed(target, listened)
-        for (module_id, input_name), watch in list(self._watches.items()):
-            if target != f"{self._hub_id}/{module_id}":
-                continue
-            connected = self.input_listener(module_id, input_name) is not None
-            if connected != watch.connected:
-                watch.connected = connected
-                watch.changed(connected)
+            if self._is_only(subscription, client_prefixes(target, topic)):
+                for follower in followers:
+                    follower(target, listened)
+        for (module_id, input_name), watcher in list(self._watchers.items()):
+            if target == f"{self._hub_id}/{module_id}" and self._is_only(
+                subscription, input_prefixes(self._hub_id, module_id, input_name)
+            ):
+                watcher(listened)
+
+    def _is_only(self, subscription: Subscription, prefixes: Sequence[str]) -> bool:
+        """Return whether of some prefixes nothing but that of a subscription is listened to."""
+        others = [prefix for prefix in prefixes if prefix != subscription.prefix]
+        return len(others) < len(prefixes) and self.find(subscription.target, others) is None

@@ -6,10 +6,10 @@ to pause.
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from edgehub.devices.server_tls import ClientCertificate
+from edgehub.heads.binding import peer_of, set_up_peer
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,13 +25,6 @@ WRITING: Final = 4
 DRAINING: Final = 8
 TURN: Final = 16
 STORING: Final = 32
-
-# Finds a client without a keep-alive that has vanished.
-_TCP_KEEP_ALIVE: Final = (
-    (socket.TCP_KEEPIDLE, 60),
-    (socket.TCP_KEEPINTVL, 15),
-    (socket.TCP_KEEPCNT, 4),
-)
 
 
 class ClientTransport:
@@ -69,15 +62,9 @@ class ClientTransport:
     def attach(self, transport: asyncio.BaseTransport, *, write_buffer_bytes_max: int) -> None:
         """Set up a new transport and its socket."""
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.host, port = peer[:2] if isinstance(peer, tuple) else (str(peer), "")
-        self.address = f"{self.host}:{port}"
+        self.host, self.address = peer_of(transport)
         self.certificate = ClientCertificate.of(transport.get_extra_info("ssl_object"))
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _TCP_KEEP_ALIVE:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        set_up_peer(transport)
         self._transport.set_write_buffer_limits(high=write_buffer_bytes_max)
 
     @property

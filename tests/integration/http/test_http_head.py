@@ -17,6 +17,7 @@ from edgehub.devices.passwords import PasswordHash
 from edgehub.devices.server_tls import read_server_tls
 from edgehub.errors import StartupError
 from edgehub.heads.http import connection
+from edgehub.heads.http.context import HttpContext
 from edgehub.heads.http.head import HttpHead
 from edgehub.heads.http.submission import Submission
 from edgehub.message import Refusal
@@ -830,7 +831,7 @@ async def test_requests_that_have_been_here_before(tmp_path: Path, *, on_behalf:
 
 def make_head(settings: HttpSettings) -> HttpHead:
     """A head that is not open."""
-    return HttpHead(
+    context = HttpContext(
         settings,
         clock=ManualClock(),
         submit=ScriptedRouter().submit,
@@ -839,3 +840,4 @@ def make_head(settings: HttpSettings) -> HttpHead:
         hub_path=HubPath(STORE_ID),
         methods=Methods(NoWays(), ManualClock()),
     )
+    return HttpHead(context)

@@ -9,6 +9,7 @@ from edgehub.devices.identities import Identities, read_identity_list
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.errors import StartupError
+from edgehub.heads.mqtt.context import ListenerContext
 from edgehub.heads.mqtt.listener import MqttListener
 from edgehub.mqtt.hub_path import HubPath
 from edgehub.mqtt.packets import ConnectCode
@@ -464,19 +465,18 @@ async def test_client_list():
 def a_listener(**options) -> MqttListener:
     """Build a listener that is not opened."""
     clock = SystemClock()
-    return MqttListener(
-        settings=mqtt_settings(**options),
-        hub_id="hub",
+    context = ListenerContext(
+        mqtt_settings(**options),
         clock=clock,
         submit=ScriptedRouter().submit,
-        offer=ScriptedRouter().submit,
-        sessions=MemorySessions(),
-        space=a_space(clock),
-        identities=Identities(lambda: None),
         link_up=lambda: True,
+        space=a_space(clock),
         refused=ScriptedRouter().refused,
+        identities=Identities(lambda: None),
         hub_path=HubPath(STORE_ID),
+        session_store=MemorySessions(),
     )
+    return MqttListener(context, offer=ScriptedRouter().submit)
 
 
 async def test_an_address_in_use():

@@ -49,7 +49,7 @@ async def test_a_request_and_its_answer(client_id):
         results = Results()
         answer = Message("", None, "", {}, {}, b"twin")
         rest = "200/?$rid=1"
-        bench.listener.send(client_id, ClientTopic.TWIN_ANSWERS, rest, answer, results.settle)
+        bench.listener.send(client_id, rest, answer, results.settle, topic=ClientTopic.TWIN_ANSWERS)
         assert results.kinds == [None]
         topic, body, _ = await client.read_publish()
         assert (topic, body) == ("$iothub/twin/res/200/?$rid=1", b"twin")

@@ -190,16 +190,34 @@ async def test_packet_ids_join_the_transaction_of_their_messages(tmp_path: Path)
         assert sessions["c1"].received == (1, 3)
 
 
+async def test_later_changes_of_a_session_share_the_next_write(tmp_path: Path) -> None:
+    """What changes while a commit runs is one operation of the next one, with the newest state."""
+    path = tmp_path / "queue.db"
+    async with running(path) as hub:
+        table = SessionTable(hub.store)
+        writes = [table.save("c1", {"a": options}) for options in range(50)]
+        assert len(set(map(id, writes))) == 1
+        table.save("c2", {})
+        assert table.delete("c2") is writes[0]
+        await writes[0]
+        assert table.save("c1", {"a": 50}) is not writes[0]
+    async with running(path) as hub:
+        sessions = await SessionTable(hub.store).load()
+        assert {name: each.subscriptions for name, each in sessions.items()} == {"c1": {"a": 50}}
+
+
 async def test_packet_ids_end_with_their_session(tmp_path: Path) -> None:
     """Those of another session of the same client are not taken for its own, whenever written."""
     path = tmp_path / "queue.db"
     async with running(path) as hub:
         table = SessionTable(hub.store)
-        for number, client_id in enumerate(("kept", "begun anew", "ended"), 1):
+        for number, client_id in enumerate(("kept", "begun again", "ended"), 1):
             await table.save(client_id, {}, number=number)
             await table.receive(number, 7)
         await table.save("kept", {"a": 1}, number=1)
-        await table.save("begun anew", {}, number=4)
+        table.forget(2)
+        await table.save("begun again", {}, number=4)
+        table.forget(3)
         await table.delete("ended")
         assert await hub.scalar("SELECT group_concat(session) FROM received") == "1"
         await table.receive(3, 8)
@@ -209,7 +227,7 @@ async def test_packet_ids_end_with_their_session(tmp_path: Path) -> None:
         sessions = await table.load()
         assert {name: each.received for name, each in sessions.items()} == {
             "kept": (7,),
-            "begun anew": (9,),
+            "begun again": (9,),
         }
         await hub.store.writer.flush()
         assert await hub.scalar("SELECT count(*) FROM received") == 2

@@ -3,11 +3,10 @@
 from edgehub.clock import ManualClock
 from edgehub.devices.identities import Identities
 from edgehub.heads.mqtt.context import ListenerContext
-from edgehub.heads.mqtt.limits import ListenerLimits
 from edgehub.message import Message, Refusal
 from edgehub.mqtt.hub_path import HubPath
 from edgehub.settings import MqttSettings
-from tests.support.mqtt_listener import STORE_ID, Changes, MemorySessions, ScriptedRouter, a_space
+from tests.support.mqtt_listener import STORE_ID, MemorySessions, ScriptedRouter, a_space
 
 
 def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = None):
@@ -16,7 +15,6 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
     clock = clock or ManualClock()
     return ListenerContext(
         MqttSettings(),
-        ListenerLimits(),
         clock=clock,
         submit=router.submit,
         link_up=lambda: True,
@@ -25,7 +23,6 @@ def a_context(router: ScriptedRouter | None = None, clock: ManualClock | None = 
         identities=Identities(lambda: None),
         hub_path=HubPath(STORE_ID),
         session_store=MemorySessions(),
-        spawn=Changes(),
     )
 
 

@@ -1,16 +1,16 @@
 """Deliveries to one client: packet ids, time limits, and one result each."""
 
 from edgehub.clock import ManualClock
-from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, IN_FLIGHT_MAX, Deliveries, Terms
+from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, IN_FLIGHT_MAX, Deliveries, Delivery
 from edgehub.message import FailureKind, Message
-from edgehub.mqtt.packets import Pubcomp, Pubrec, pubrel
+from edgehub.mqtt.packets import ConnectProperties, Pubcomp, Pubrec, pubrel
 from tests.support.mqtt_listener import Changes, Results
 
 
 class Peer:
     """Deliveries with all that they write and report."""
 
-    def __init__(self, terms: Terms | None = None) -> None:
+    def __init__(self, properties: ConnectProperties | None = None) -> None:
         self.clock = ManualClock()
         self.written: list[bytes] = []
         self.unresponsive = Changes()
@@ -22,7 +22,7 @@ class Peer:
             write=self.written.append,
             unresponsive=self.unresponsive,
             delivered=self.delivered,
-            terms=terms or Terms(),
+            properties=properties,
         )
 
     def send(
@@ -35,7 +35,8 @@ class Peer:
     ) -> None:
         """Send one."""
         message = Message("d", None, "/messages/", {}, {}, body)
-        self.deliveries.send(topic, message, qos, self.results.settle, expires_in_ms=expires_in_ms)
+        settle = self.results.settle
+        self.deliveries.send(Delivery(topic.encode(), message, qos, settle, expires_in_ms))
 
     @property
     def kinds(self) -> list[FailureKind | None]:
@@ -142,7 +143,7 @@ async def test_a_topic_that_does_not_fit():
 
 def a_terse_peer(receive_maximum: int = 2) -> Peer:
     """A client of MQTT 5 that takes so many at once."""
-    return Peer(Terms(with_properties=True, receive_maximum=receive_maximum))
+    return Peer(ConnectProperties(receive_maximum=receive_maximum))
 
 
 async def test_what_waits_is_late_too():
@@ -241,7 +242,7 @@ async def test_some_packet_ids_are_left_for_others():
 
 async def test_an_exchange_of_the_local_space():
     """Each step is answered once, and only what is awaited counts."""
-    peer = Peer(Terms(receive_maximum=1))
+    peer = Peer(ConnectProperties(receive_maximum=1))
     steps: list[bool] = []
     peer.deliveries.hold(5, Pubrec, steps.append)
     peer.deliveries.acknowledge(5)

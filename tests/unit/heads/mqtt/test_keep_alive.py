@@ -23,7 +23,7 @@ class Watched:
 async def test_a_silent_client_is_closed_at_one_and_a_half_times_its_keep_alive() -> None:
     """Counted from when it was heard last."""
     clock, connection = ManualClock(), Watched()
-    watch = KeepAlive(connection, clock, keep_alive_s=10, stall_timeout_s=60)
+    watch = KeepAlive(connection, clock, keep_alive_s=10)
     await clock.advance(10)
     watch.heard_s = clock.monotonic()
     await clock.advance(14)
@@ -35,6 +35,6 @@ async def test_a_silent_client_is_closed_at_one_and_a_half_times_its_keep_alive(
 async def test_the_watch_ends_with_its_connection() -> None:
     """No timer holds a connection for hours that its client has long left."""
     clock, connection = ManualClock(), Watched()
-    KeepAlive(connection, clock, keep_alive_s=10, stall_timeout_s=60).close()
+    KeepAlive(connection, clock, keep_alive_s=10).close()
     await clock.advance(100)
     assert connection.closed == []
