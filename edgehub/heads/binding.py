@@ -112,7 +112,7 @@ class ListeningPort:
             server.close()
 
     def no_clients(self) -> StartupError:
-        """Return the error of a port where nobody could sign in."""
+        """Return the error of a port on which no client could sign in."""
         where = " and ".join(f"{host}:{port}" for host, port in self.addresses)
         return StartupError(
             f"no client could sign in on {where} for {self._purpose}: clients without a password"

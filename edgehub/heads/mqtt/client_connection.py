@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgehub.heads.mqtt.deliveries import Delivery
+    from edgehub.heads.mqtt.deliveries import ClientDelivery
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.heads.mqtt.statistics import CloseReason
     from edgehub.message import Refusal
@@ -41,7 +41,7 @@ class ClientConnection(Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that wait until the client reads, or confirms what it has."""
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: ClientDelivery) -> None:
         """Send a message to the client; see `Deliveries.send`."""
 
     def write(self, data: bytes) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import TimerHandle
     from edgehub.heads.mqtt.context import ListenerContext
-    from edgehub.heads.mqtt.deliveries import Delivery
+    from edgehub.heads.mqtt.deliveries import ClientDelivery
     from edgehub.heads.mqtt.ingress import Ingress
     from edgehub.heads.mqtt.keep_alive import KeepAlive
     from edgehub.heads.mqtt.responses import Responses
@@ -225,7 +225,7 @@ class MqttConnection(asyncio.Protocol):
         waiting = 0 if connected is None else connected.deliveries.waiting_bytes
         return self._transport.unsent_bytes + waiting
 
-    def deliver(self, delivery: Delivery) -> None:
+    def deliver(self, delivery: ClientDelivery) -> None:
         """Send a message to the client; see `Deliveries.send`."""
         if self._state is not State.OPEN or self._context.draining:
             delivery.settle(_CLOSING)

@@ -57,7 +57,7 @@ _REFUSED: Final[dict[int, FailureKind]] = {
 }
 
 
-class Delivery(Struct, eq=False):
+class ClientDelivery(Struct, eq=False):
     """A message on its way to a client.
 
     Attributes:
@@ -137,7 +137,7 @@ class Deliveries:
         self._terms = properties or ConnectProperties()
         self.with_properties = properties is not None
         self._in_flight: dict[int, tuple[float, Settle]] = {}
-        self._waiting: deque[Delivery] = deque()
+        self._waiting: deque[ClientDelivery] = deque()
         self.waiting_bytes = 0
         self._abandoned: set[int] = set()
         # Of the local topic space, whose sessions keep the messages: the acknowledgement that is
@@ -152,7 +152,7 @@ class Deliveries:
     def __len__(self) -> int:
         return len(self._in_flight) + len(self._waiting) + len(self._local)
 
-    def send(self, delivery: Delivery) -> None:
+    def send(self, delivery: ClientDelivery) -> None:
         """Write a message, and settle it when it is confirmed or late, or the connection closed."""
         if len(delivery.topic) > STRING_BYTES_MAX:
             delivery.settle(_LONG_TOPIC)
@@ -244,7 +244,7 @@ class Deliveries:
         for settle in settles:
             settle(_DISCONNECTED)
 
-    def _write_now(self, delivery: Delivery, now_s: float) -> None:
+    def _write_now(self, delivery: ClientDelivery, now_s: float) -> None:
         message = delivery.message
         options = delivery.options
         properties = b""
@@ -287,7 +287,7 @@ class Deliveries:
             self._delivered()
             delivery.settle(DELIVERED)
 
-    def _wait(self, delivery: Delivery) -> None:
+    def _wait(self, delivery: ClientDelivery) -> None:
         size = _size(delivery)
         if self._waiting and self.waiting_bytes + size > WAITING_BYTES_MAX:
             delivery.settle(_FULL)
@@ -368,5 +368,5 @@ def _ignore(_is_over: bool) -> None:
 _UNKNOWN: Final = (None, _ignore)
 
 
-def _size(delivery: Delivery) -> int:
+def _size(delivery: ClientDelivery) -> int:
     return len(delivery.topic) + len(delivery.message.body)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.errors import StartupError
-from edgehub.heads.mqtt.deliveries import Delivery
+from edgehub.heads.mqtt.deliveries import ClientDelivery
 from edgehub.heads.mqtt.local.routes import RouteFeed
 from edgehub.heads.mqtt.ports import ports_of
 from edgehub.heads.mqtt.statistics import CloseReason, ListenerStatistics
@@ -193,7 +193,7 @@ class MqttListener:
         connection, options = found
         message = outgoing(message)
         topic = prefixes[0] + build_bag(message)
-        connection.deliver(Delivery(topic.encode(), message, options, settle, expires_in_ms))
+        connection.deliver(ClientDelivery(topic.encode(), message, options, settle, expires_in_ms))
 
     def unsent_bytes(self, module_id: str) -> int:
         """Return bytes handed over for a module that have not left this process."""
@@ -245,7 +245,7 @@ class MqttListener:
         connection, options = found
         name = (prefixes[0] + rest).encode()
         connection.deliver(
-            Delivery(name, message, options, settle, message.expiry_ms, dup, written)
+            ClientDelivery(name, message, options, settle, message.expiry_ms, dup, written)
         )
 
     def handle(self, pattern: re.Pattern[bytes], handler: RequestHandler) -> None:

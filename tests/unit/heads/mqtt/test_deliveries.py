@@ -1,7 +1,7 @@
 """Deliveries to one client: packet ids, time limits, and one result each."""
 
 from edgehub.clock import ManualClock
-from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, IN_FLIGHT_MAX, Deliveries, Delivery
+from edgehub.heads.mqtt.deliveries import ABANDONED_MAX, IN_FLIGHT_MAX, ClientDelivery, Deliveries
 from edgehub.message import FailureKind, Message
 from edgehub.mqtt.packets import ConnectProperties, Pubcomp, Pubrec, pubrel
 from tests.support.mqtt_listener import Changes, Results
@@ -36,7 +36,7 @@ class Peer:
         """Send one."""
         message = Message("d", None, "/messages/", {}, {}, body)
         settle = self.results.settle
-        self.deliveries.send(Delivery(topic.encode(), message, qos, settle, expires_in_ms))
+        self.deliveries.send(ClientDelivery(topic.encode(), message, qos, settle, expires_in_ms))
 
     @property
     def kinds(self) -> list[FailureKind | None]:
