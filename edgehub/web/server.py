@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def eof_received(self) -> bool:
-        """ApiAnswer what has come, then close; TLS closes by itself."""
+        """Answer what has come, then close; TLS closes by itself."""
         if self._phase is Phase.ENDING or self._transport is None:
             return False
         self._saw_end = True
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         return self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
-        """ApiAnswer no further request until the client has read the last answer."""
+        """Answer no further request until the client has read the last answer."""
         self._is_stalled = True
 
     def resume_writing(self) -> None:
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         self._server.gate.check_head(request, from_here=self._from_here)
 
     def _go_on(self) -> None:
-        """ApiAnswer the next request, and parse up to it."""
+        """Answer the next request, and parse up to it."""
         ready, unparsed = self._parser.ready, self._unparsed
         while not ready and unparsed and self._is_free:
             try:

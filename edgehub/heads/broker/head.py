@@ -354,14 +354,14 @@ class BrokerHead:
             else:
                 subscriptions.remove(wire)
                 refused.append(wire)
-        gone = subscriptions.to_give_up(wanted)
-        if gone:
+        unwanted = subscriptions.to_give_up(wanted)
+        if unwanted:
             changed = True
             # A message after UNSUBACK may be handled before this goes on.
-            subscriptions.leave(gone)
+            subscriptions.leave(unwanted)
             await self._store_subscriptions()
-            await connection.unsubscribe(gone)
-            for wire in gone:
+            await connection.unsubscribe(unwanted)
+            for wire in unwanted:
                 subscriptions.remove(wire)
         if refused and tuple(refused) != self._refused_wires:
             log.warning("broker.subscriptions_refused", filters=len(refused), first=refused[0])
@@ -369,7 +369,7 @@ class BrokerHead:
         if changed:
             await self._store_subscriptions()
             log.info(
-                "broker.subscribed", filters=len(wanted) - len(refused), unsubscribed=len(gone)
+                "broker.subscribed", filters=len(wanted) - len(refused), unsubscribed=len(unwanted)
             )
 
     async def _subscribe(self, connection: Client, wire: str) -> bool:

@@ -137,7 +137,6 @@ class BrokerPublisher:
             packet_id=packet_id,
             retain=retain and self._connection.connack.retains,
             dup=dup,
-            identifiers=b"",
             now_ms=self._space.now_ms(),
             with_properties=self._level >= LEVEL_5,
         )

@@ -27,35 +27,27 @@ def unavailable(detail: str, retry_after_s: int) -> RequestError:
 
 def not_stored(index: int, refusal: Refusal, stored: int) -> RequestError:
     """Build the response for a message that the store refused, with the number of stored ones."""
-    before = f"; {stored} of the request are stored" if stored else ""
     assert refusal is not Refusal.UNROUTED, "it is acknowledged"
+    status, retry_s = HTTPStatus.SERVICE_UNAVAILABLE, BUSY_RETRY_S
     match refusal:
         case Refusal.INVALID:
-            detail = f"message {index} can never be stored{before}"
-            return RequestError(HTTPStatus.BAD_REQUEST, detail, index=index, stored=stored)
+            status, retry_s = HTTPStatus.BAD_REQUEST, 0
+            detail = f"message {index} can never be stored"
         case Refusal.RESERVED:
-            detail = f"message {index} has the content type of batches between hubs{before}"
-            return RequestError(HTTPStatus.BAD_REQUEST, detail, index=index, stored=stored)
+            status, retry_s = HTTPStatus.BAD_REQUEST, 0
+            detail = f"message {index} has the content type of batches between hubs"
         case Refusal.LIMIT:
-            return RequestError(
-                HTTPStatus.INSUFFICIENT_STORAGE,
-                f"message {index} is refused by a limit of the store{before}",
-                headers=(("Retry-After", str(LIMIT_RETRY_S)),),
-                index=index,
-                stored=stored,
-            )
+            status, retry_s = HTTPStatus.INSUFFICIENT_STORAGE, LIMIT_RETRY_S
+            detail = f"message {index} is refused by a limit of the store"
         case Refusal.UNAVAILABLE:
-            problem = unavailable(
-                f"which hub takes message {index} is not known now{before}", BUSY_RETRY_S
-            )
-            problem.members.update(index=index, stored=stored)
-            return problem
+            detail = f"which hub takes message {index} is not known now"
         case Refusal.CLOSED:
-            problem = unavailable(f"the hub is shutting down{before}", BUSY_RETRY_S)
-            problem.members.update(index=index, stored=stored)
-            return problem
+            detail = "the hub is shutting down"
         case _:
             assert_never(refusal)
+    before = f"; {stored} of the request are stored" if stored else ""
+    headers = (("Retry-After", str(retry_s)),) if retry_s else ()
+    return RequestError(status, detail + before, headers=headers, index=index, stored=stored)
 
 
 def shown(text: str) -> str:

@@ -68,8 +68,8 @@ class ReceivedIds:
     def __init__(
         self,
         client_id: str,
-        bound: Bound,
         *,
+        bound: Bound,
         store: SessionTable,
         local: LocalSpace,
         session: int,

@@ -9,6 +9,7 @@ session, that of the anonymous client that has been absent longest is evicted.
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ from edgehub.mqtt.packets import ConnectCode
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from edgehub.clock import Clock, TimerHandle
     from edgehub.devices.bounds import KnownIds
@@ -115,6 +116,7 @@ class Sessions:
         self.clients = Bound("clients", clients_max, known, setting="mqtt.clients_max")
         self.stored = Bound("stored sessions", stored_max, known)
         self.unreleased = Bound("packet ids received with QoS 2", RECEIVED_MAX, known)
+        self._new_ids = partial(ReceivedIds, bound=self.unreleased, store=store, local=local)
 
     async def load(self) -> None:
         """Read the stored sessions, before the first client."""
@@ -123,8 +125,8 @@ class Sessions:
                 stored.number, dict(stored.subscriptions), stored.expiry_s, stored.absent_s
             )
             self._last_number = max(self._last_number, stored.number)
-            self._received[client_id] = self._received_ids(
-                client_id, stored.number, stored.received
+            self._received[client_id] = self._new_ids(
+                client_id, session=stored.number, packet_ids=stored.received
             )
         self.recount()
 
@@ -326,7 +328,7 @@ class Sessions:
                 received.close()
             subscriptions = {}
             number = self._last_number = self._last_number + 1
-            received = self._received_ids(client_id, number, is_durable=expiry_s != 0)
+            received = self._new_ids(client_id, session=number, is_durable=expiry_s != 0)
         if expiry_s == 0:
             received.keep_in_memory()
         self._received[client_id] = received
@@ -344,24 +346,6 @@ class Sessions:
         if not is_present or expiry_s is not None or (stored and stored.expiry_s is not None):
             self._changed(client_id)
         return admitted
-
-    def _received_ids(
-        self,
-        client_id: str,
-        number: int,
-        packet_ids: Iterable[int] = (),
-        *,
-        is_durable: bool = True,
-    ) -> ReceivedIds:
-        return ReceivedIds(
-            client_id,
-            self.unreleased,
-            store=self._store,
-            local=self._local,
-            session=number,
-            packet_ids=packet_ids,
-            is_durable=is_durable,
-        )
 
     def _changed(self, client_id: str) -> asyncio.Future[None]:
         session = self._stored.get(client_id)

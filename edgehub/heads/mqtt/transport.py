@@ -75,7 +75,7 @@ class ClientTransport:
         return self._transport.get_write_buffer_size() + self._out_bytes
 
     def has_room(self, bytes_max: int) -> bool:
-        """Whether the client reads, and less than so many bytes wait for it."""
+        """Return whether the client reads, and less than so many bytes wait for it."""
         return not self.pauses & WRITING and self.unsent_bytes < bytes_max
 
     def add(self, data: bytes) -> None:

@@ -122,10 +122,7 @@ class LocalClient:
         """Send a message with QoS 0; False = larger than the client takes."""
         data = frame(
             message,
-            qos=0,
-            packet_id=0,
             retain=retain,
-            dup=False,
             identifiers=identifiers,
             now_ms=self._space.now_ms(),
             with_properties=self._deliveries.with_properties,

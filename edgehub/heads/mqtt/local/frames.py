@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.mqtt.fields import variable
+from edgehub.mqtt.message_properties import expiry_s
 from edgehub.mqtt.packets import publish
 from edgehub.mqtt.properties import Property
 
@@ -20,11 +21,11 @@ _EXPIRY: Final = bytes((Property.MESSAGE_EXPIRY_INTERVAL,))
 def frame(
     message: LocalMessage,
     *,
-    qos: int,
-    packet_id: int,
+    qos: int = 0,
+    packet_id: int = 0,
     retain: bool,
-    dup: bool,
-    identifiers: bytes,
+    dup: bool = False,
+    identifiers: bytes = b"",
     now_ms: int,
     with_properties: bool,
 ) -> bytes:
@@ -44,9 +45,7 @@ def frame(
     if with_properties:
         block = identifiers + message.properties
         if message.expires_ms is not None:
-            # Rounded up, since 0 means expired.
-            left_s = max(1, -(-(message.expires_ms - now_ms) // 1000))
-            block += _EXPIRY + left_s.to_bytes(4, "big")
+            block += _EXPIRY + expiry_s(message.expires_ms - now_ms).to_bytes(4, "big")
         properties = variable(len(block)) + block
     return publish(
         message.topic.encode(),

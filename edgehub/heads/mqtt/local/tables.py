@@ -105,13 +105,13 @@ class _Changes:
     def deletions(self) -> _Statements:
         """Return the deletions as plain values, for the thread of the connection."""
         cleared = [(topic,) for topic, m in self.retained.items() if not m.body]
-        gone = [(message_id,) for message_id in self.deleted_messages]
+        unused = [(message_id,) for message_id in self.deleted_messages]
         return [
             (sql, rows)
             for sql, rows in (
                 (_CLEAR, cleared),
                 (_DELETE_ROW, self.deleted_rows),
-                (_DELETE_MESSAGE, gone),
+                (_DELETE_MESSAGE, unused),
             )
             if rows
         ]
