@@ -224,7 +224,7 @@ def write_properties(values: Iterable[tuple[Property, Any]]) -> bytes:
 def write_block(values: Iterable[tuple[Property, Any]]) -> bytes:
     """Write a property block without its length."""
     return b"".join(
-        bytes((identifier,)) + identifier.kind.write(value) for identifier, value in values
+        bytes((identifier,)) + _TYPES[identifier].write(value) for identifier, value in values
     )
 
 
