@@ -342,7 +342,7 @@ class Bench:
     def send(self, target: str, message: Message, settle: Callable[[SendResult], None]) -> None:
         """Send a message to a device or module."""
         bag = build_bag(message, sender=False)
-        self.listener.send(target, ClientTopic.MESSAGES, bag, message, settle)
+        self.listener.send(target, bag, message, settle, topic=ClientTopic.MESSAGES)
 
     def connections(self) -> list[MqttConnection]:
         """Return the connections of signed-in clients."""
