@@ -73,19 +73,23 @@ class Cloud(StalledEndpoint):
         self.answer: Callable[[Row], SendResult | None] = lambda _row: None
         """Gives the answer to a row, None = it is delivered."""
         self.created: set[str] = {"gw"}
+        self.offered: list[tuple[str, str]] = []
+        """Topics and bodies of all rows, the refused ones too."""
         self.rows: list[tuple[str, str]] = []
+        """Those that were delivered."""
         self.faults: list[str] = []
 
     def _answer(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self._check(row)
         for row in rows:
+            topic, text = row.message.properties["topic"], row.message.body.decode()
+            assert topic is not None
+            self.offered.append((topic, text))
             result = self.answer(row)
             if result is not None:
                 self.settle(row.offset, result)
                 continue
-            topic, text = row.message.properties["topic"], row.message.body.decode()
-            assert topic is not None
             self.rows.append((topic, text))
             if row.creation:
                 self.created.add(text.split(",")[1])
@@ -103,9 +107,17 @@ class Cloud(StalledEndpoint):
 
     def bodies(self, device: str) -> list[Any]:
         """Return the numbers that were delivered as measurements of a device, in order."""
+        return self._numbers(self.rows, device)
+
+    def bodies_offered(self, device: str) -> list[Any]:
+        """Return the numbers as `bodies` does, those of refused rows too."""
+        return self._numbers(self.offered, device)
+
+    @staticmethod
+    def _numbers(rows: Sequence[tuple[str, str]], device: str) -> list[Any]:
         return [
             json.loads(text)["v"]["v"]["value"]
-            for topic, text in self.rows
+            for topic, text in rows
             if topic == "c8y/measurement/measurements/create"
             and json.loads(text).get("externalSource", {}).get("externalId", "gw") == device
         ]
