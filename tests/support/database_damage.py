@@ -100,7 +100,7 @@ class Whole:
             number, above = waiting.pop()
             page = file.page(number)
             if page[0] in INNER:
-                waiting += [(child, above | {number}) for child in children(page)]
+                waiting += [(child, above | {number}) for child in children(page, file.count)]
                 continue
             assert page[0] == TABLE_LEAF
             read: list[int] = []

@@ -140,11 +140,11 @@ class PageOwners:
                 page = self._pages.page(number)
                 if page[0] not in INNER:
                     continue
-                below = children(page)
+                below = children(page, self._pages.count)
             except PageError:
                 continue
             for child in below:
-                if child <= self._pages.count and self._uses[child] == Use.UNKNOWN:
+                if self._uses[child] == Use.UNKNOWN:
                     self._uses[child], self._above[child] = Use.TREE, number
                     waiting.append(child)
 

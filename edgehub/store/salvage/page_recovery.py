@@ -177,16 +177,18 @@ class RecoveredTable:
 
     def _page(self, number: int) -> bytes | None:
         """Read a page of the tree, None = it is no whole one of its kind."""
+        page: bytes | None = None
         try:
             page = self._pages.page(number)
             if page[0] not in (TABLE_KINDS if self._has_rowid else KEYS_KINDS):
+                page = None
                 raise PageError  # noqa: TRY301 - the same as for one that cannot be read
-            if page[0] in INNER and max(children(page)) > self._pages.count:
-                self.is_whole = False
+            if page[0] in INNER:
+                children(page, self._pages.count)
         except PageError:
             # An inner page of rows only leads to others, which the maps name as well.
             leads = self._has_rowid and self._owners.has_pages_below(number)
             if not leads or self._owners.unowned:
                 self.is_whole = False
-            return None
+        # One of keys has records of its own, whatever it leads to.
         return page

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from edgehub.storage.sqlite_log import (
@@ -133,8 +134,12 @@ def _committed_frames(log: int) -> tuple[dict[int, int], int]:
     return frames, pages
 
 
-def children(page: bytes) -> list[int]:
+def children(page: bytes, count: int) -> list[int]:
     """Return the numbers of the pages below an inner page.
+
+    Args:
+        page: Part of it may be overwritten; then what is read by chance has no order.
+        count: How many pages the file has.
 
     Raises:
         PageError: It is none, or not whole.
@@ -142,10 +147,17 @@ def children(page: bytes) -> list[int]:
     if page[0] not in INNER:
         raise PageError
     try:
-        below = [int.from_bytes(page[place : place + 4]) for place in _cells(page)]
+        places = list(_cells(page))
+        below = [int.from_bytes(page[place : place + 4]) for place in places]
+        below.append(int.from_bytes(page[8:12]))
+        keys = [varint(page, place + 4)[0] for place in places if page[0] == TABLE_INNER]
     except IndexError as exc:
         raise PageError from exc
-    return [*below, int.from_bytes(page[8:12])]
+    if not all(0 < number <= count for number in below) or len(set(below)) < len(below):
+        raise PageError
+    if any(key >= following for key, following in pairwise(keys)):
+        raise PageError
+    return below
 
 
 def first_key(page: bytes) -> int:
