@@ -40,7 +40,8 @@ from edgehub.devices.upstream_sessions import UpstreamSessions
 from edgehub.endpoints.device_session import SessionEnd, SessionError
 from edgehub.hub.part import Part
 from edgehub.hub.store import refusals
-from edgehub.operations.devices import PAGE_MAX, DeviceOperations
+from edgehub.operations.arguments import PAGE_MAX
+from edgehub.operations.devices import DeviceOperations
 from edgehub.operations.lora import LorawanDeviceOperations
 from edgehub.redis_link.faults import RedisError
 

@@ -173,8 +173,8 @@ class EntitiesPart(Part):
         """Record that a row became a dead letter."""
         self._refused(row.offset, reason)
 
-    def rows_changed(self, endpoint_id: EndpointId, *, gone: bool) -> None:
-        """Record that an operator removed rows (`gone`), moved them or requeued them."""
+    def rows_changed(self, endpoint_id: EndpointId, are_removed: bool) -> None:
+        """Record that an operator removed rows, or moved or requeued them."""
         waiting = {
             offset: queue.endpoint_id
             for queue in self._store.queues.all()
@@ -186,7 +186,7 @@ class EntitiesPart(Part):
                 self._executor.write(self.announcements.came_back(known.offset))
             elif where is not None:
                 self._executor.write(self.announcements.moved(known.offset, where))
-            elif gone:
+            elif are_removed:
                 self._refused(known.offset, "removed from its queue")
 
     def watch(self, callback: Callable[[EndpointId], None]) -> None:

@@ -22,7 +22,7 @@ from edgehub.routes.manifest import parse_manifest
 from edgehub.settings.configuration import compile_table, endpoint_names, fault_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from edgehub.clock import Clock
     from edgehub.hub.endpoints import EndpointsPart
@@ -126,16 +126,15 @@ class QueuesPart(Part):
             *self._asked.table(),
         ]
 
-    async def _status(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _status(self) -> dict[str, Any]:
         await self._forecast.refresh()
         return self._describe()
 
-    async def _list(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        status = await self._status(arguments)
+    async def _list(self) -> dict[str, Any]:
+        status = await self._status()
         return {"started": status["started"], "queues": status["queues"]}
 
-    async def _manifest_difference(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        text, file = arguments["text"], arguments["file"]
+    async def _manifest_difference(self, *, text: str, file: str) -> dict[str, Any]:
         settings, hub_id = self._routes.settings, self._routes.hub_id
         try:
             names = endpoint_names(settings)

@@ -25,7 +25,7 @@ from edgehub.settings.named_files import changed_files
 from edgehub.telemetry.log import set_level
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from edgehub.notify.reports import Reports
@@ -113,7 +113,7 @@ class ReloadPart(Part):
             Operation(
                 name="config reload",
                 about="Read settings, manifest, identities and tokens again.",
-                handler=self._reload_command,
+                handler=self.request,
                 result=results.ReloadDocument,
                 changes=True,
             ),
@@ -125,10 +125,7 @@ class ReloadPart(Part):
             ),
         ]
 
-    async def _reload_command(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return await self.request()
-
-    async def _show(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _show(self) -> dict[str, Any]:
         return effective_document(
             self.configuration.loaded,
             manifest=self.configuration.manifest,

@@ -304,13 +304,12 @@ class RoutesPart(Part):
         """Return what no route took since the start."""
         return self._router.losses()
 
-    async def _show_manifest(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async def _show_manifest(self) -> dict[str, Any]:
         return manifest_document(self._router.table.manifest)
 
-    async def _explain(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        message = read_message(arguments["message"])
+    async def _explain(self, *, message: Any) -> dict[str, Any]:
         table = self._router.table
-        verdicts = to_builtins(explain_routing(table, message))
+        verdicts = to_builtins(explain_routing(table, read_message(message)))
         return {"of": "hub", "manifest": table.manifest.file, "routes": verdicts}
 
     def _refused(self) -> Mapping[str, int]:

@@ -14,11 +14,10 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from edgehub.clock import utc_text
 from edgehub.device_bound.message import ACK_PROPERTY, ACKS, TTL_S_MAX, Origin
-from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.message import DEFAULT_PRIORITY, PROPERTIES_MAX, WORST_EXPLICIT_PRIORITY, Priority
 from edgehub.mqtt.property_bag import is_reserved
+from edgehub.operations.arguments import CLIENT, client_of, flag, text, whole
 from edgehub.operations.arguments import document as json_value
-from edgehub.operations.arguments import flag, text, whole
 from edgehub.operations.operation import Argument, ArgumentError, ArgumentKind, Operation, Resource
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX: Final = 262_144
 ID_CHARS_MAX: Final = 128
 
-_DEVICE: Final = text("device_id", "The device.", required=True)
-_MODULE: Final = text("module_id", "Its module; absent = the device itself.")
 _PATH: Final = "/api/v1/devices/{device_id}/messages"
 
 
@@ -134,7 +131,7 @@ class DeviceMessageOperations:
                 about="List the messages that wait for a device or module, and dead letters.",
                 handler=self._list,
                 result=DeviceMessagesDocument,
-                arguments=(_DEVICE, _MODULE),
+                arguments=CLIENT,
                 resource=Resource(method="GET", path=_PATH),
             ),
             Operation(
@@ -143,8 +140,7 @@ class DeviceMessageOperations:
                 handler=self._purge,
                 result=PurgedMessages,
                 arguments=(
-                    _DEVICE,
-                    _MODULE,
+                    *CLIENT,
                     text("message_id", "Only this one."),
                     flag("dead", "Dead letters instead of messages that wait."),
                 ),
@@ -153,9 +149,10 @@ class DeviceMessageOperations:
             ),
         ]
 
-    async def _send(self, arguments: Arguments) -> dict[str, Any]:
-        target = _target(arguments)
-        ttl_s, priority = arguments.get("ttl_s"), arguments.get("priority")
+    async def _send(
+        self, *, ttl_s: int | None = None, priority: int | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        target = client_of(arguments["device_id"], arguments.get("module_id"))
         message, stored = self._mailboxes.accept(
             target,
             _body(arguments),
@@ -173,20 +170,20 @@ class DeviceMessageOperations:
             "owner": await self._owner(message.device_id),
         }
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        target = _target(arguments)
+    async def _list(self, *, device_id: str, module_id: str | None = None) -> dict[str, Any]:
+        target = client_of(device_id, module_id)
         return {
-            "device_id": arguments["device_id"],
-            "module_id": arguments.get("module_id"),
+            "device_id": device_id,
+            "module_id": module_id,
             "waiting": self._documents(self._mailboxes.of(target)),
             "dead_letters": self._documents(self._mailboxes.dead(target)),
-            "owner": await self._owner(arguments["device_id"]),
+            "owner": await self._owner(device_id),
         }
 
-    async def _purge(self, arguments: Arguments) -> dict[str, Any]:
-        purged = await self._mailboxes.purge(
-            _target(arguments), arguments.get("message_id"), dead=arguments["dead"]
-        )
+    async def _purge(
+        self, *, dead: bool, message_id: str | None = None, **client: Any
+    ) -> dict[str, Any]:
+        purged = await self._mailboxes.purge(client_of(**client), message_id, dead=dead)
         return {"purged": purged}
 
     async def _owner(self, device_id: str) -> str | None:
@@ -213,8 +210,7 @@ class DeviceMessageOperations:
 
 
 _SEND: Final = (
-    _DEVICE,
-    _MODULE,
+    *CLIENT,
     Argument(name="body", about="Payload as text.", kind=ArgumentKind.FILE),
     Argument(name="body_base64", about="Payload in base64.", kind=ArgumentKind.FILE),
     json_value("properties", "an object of texts: application properties"),
@@ -235,14 +231,6 @@ _SEND: Final = (
     ),
     text("ack", "Of what the sender is informed.", choices=ACKS),
 )
-
-
-def _target(arguments: Arguments) -> str:
-    device_id, module_id = arguments["device_id"], arguments.get("module_id")
-    for name, value in (("device_id", device_id), ("module_id", module_id)):
-        if value is not None and not is_device_id(value):
-            raise ArgumentError(f"`{name}`: want {ID_RULE}")
-    return device_id if module_id is None else f"{device_id}/{module_id}"
 
 
 def _body(arguments: Arguments) -> bytes:

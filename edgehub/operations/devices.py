@@ -14,15 +14,14 @@ from msgspec.structs import asdict, replace
 
 from edgehub.clock import utc_text
 from edgehub.devices.affinity.flags import Cause, Ownership
-from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.devices.source import Deduplication, StoredDevice
 from edgehub.hub_id import is_hub_id
-from edgehub.operations.arguments import text, whole
+from edgehub.operations.arguments import DEVICE, LIMIT, client_of, page_of, paged, text, whole
 from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.results import devices as results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from edgehub.devices.affinity.flags import Flags
     from edgehub.devices.affinity.table import AffinityTable, LedgerRow
@@ -30,17 +29,10 @@ if TYPE_CHECKING:
     from edgehub.devices.source import DeviceProfile, DeviceRegistry
     from edgehub.store.store import Store
 
-    Arguments = Mapping[str, Any]
-
-PAGE_MAX: Final = 1000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 STEALS: Final = frozenset({Cause.OWNER_SILENT.value, Cause.HEARD_FIRST.value})
 """Causes with which this hub took a device from another."""
-
-
-_DEVICE: Final = text("device_id", "Its id.", required=True)
-_LIMIT: Final = whole("limit", "Most of them.", default=100, maximum=PAGE_MAX)
 
 
 class DeviceOperations:
@@ -87,21 +79,21 @@ class DeviceOperations:
                 about="List devices that several hubs hear, a page at a time.",
                 handler=self._list,
                 result=results.DevicesDocument,
-                arguments=(text("after", "Id of the last one before."), _LIMIT),
+                arguments=paged("Id"),
             ),
             Operation(
                 name="device show",
                 about="Show one device: its profile, session, queue and elections.",
                 handler=self._show,
                 result=results.ShownDevice,
-                arguments=(_DEVICE,),
+                arguments=(DEVICE,),
             ),
             Operation(
                 name="device ledger",
                 about="Show the newest elections, of one device or of all.",
                 handler=self._ledger,
                 result=results.LedgerDocument,
-                arguments=(text("device_id", "Of this one alone."), _LIMIT),
+                arguments=(text("device_id", "Of this one alone."), LIMIT),
             ),
             Operation(
                 name="device set",
@@ -109,7 +101,7 @@ class DeviceOperations:
                 handler=self._set,
                 result=results.ProfileDocument,
                 arguments=(
-                    _DEVICE,
+                    DEVICE,
                     text(
                         "deduplication",
                         "What becomes of a copy that a hub heard too late.",
@@ -125,7 +117,7 @@ class DeviceOperations:
                 about="Remove the profile of a device.",
                 handler=self._forget,
                 result=results.ForgottenDocument,
-                arguments=(_DEVICE,),
+                arguments=(DEVICE,),
                 changes=True,
             ),
             Operation(
@@ -133,26 +125,23 @@ class DeviceOperations:
                 about="Stop speaking for a device; the next hub that hears it does.",
                 handler=self._release,
                 result=results.ReleasedDocument,
-                arguments=(_DEVICE,),
+                arguments=(DEVICE,),
                 changes=True,
             ),
         ]
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        after = arguments.get("after") or ""
-        limit = arguments["limit"]
+    async def _list(self, **page: Any) -> dict[str, Any]:
         names = {*self._flags.all(), *(device.device_id for device in self._devices.all())}
-        page = sorted(name for name in names if name > after)
-        rows = [self._row(name) for name in page[:limit]]
+        shown, after = page_of(names, **page)
         return {
             "hub_id": self._hub_id,
             "coordinator": self._coordinator,
-            "devices": rows,
-            "next": page[limit - 1] if limit and len(page) > limit else None,
+            "devices": list(map(self._row, shown)),
+            "next": after,
         }
 
-    async def _show(self, arguments: Arguments) -> dict[str, Any]:
-        device_id = _device_id(arguments)
+    async def _show(self, *, device_id: str) -> dict[str, Any]:
+        client_of(device_id)
         device = self._devices.known(device_id)
         in_memory = None if device is None else device.stored
         # A twin is not read for this: that would take the session from the hub that has it.
@@ -178,9 +167,9 @@ class DeviceOperations:
         ]
         return document
 
-    async def _ledger(self, arguments: Arguments) -> dict[str, Any]:
-        device_id = None if arguments.get("device_id") is None else _device_id(arguments)
-        limit = arguments["limit"]
+    async def _ledger(self, *, limit: int, device_id: str | None = None) -> dict[str, Any]:
+        if device_id is not None:
+            client_of(device_id)
         now_ms = self._store.hub_time.now_ms()
         rows = await self._table.ledger(device_id)
         recent = [row for row in rows if row.at_ms >= now_ms - DAY_MS]
@@ -192,32 +181,34 @@ class DeviceOperations:
             "last_day": _counts(recent),
         }
 
-    async def _set(self, arguments: Arguments) -> dict[str, Any]:
-        device_id = _device_id(arguments)
+    async def _set(
+        self, *, device_id: str, deduplication: str | None = None, **changes: Any
+    ) -> dict[str, Any]:
+        client_of(device_id)
         registry = self._written()
-        changes: dict[str, Any] = {}
-        mode = arguments.get("deduplication")
-        if mode is not None:
-            changes["deduplication"] = Deduplication(mode)
-        if "gateway_id" in arguments:
-            changes["gateway_id"] = _gateway_id(arguments)
-        if "keep_alive_s" in arguments:
-            changes["keep_alive_s"] = arguments["keep_alive_s"] or 0
+        if deduplication is not None:
+            changes["deduplication"] = Deduplication(deduplication)
+        gateway_id = changes.get("gateway_id")
+        if gateway_id is not None and not is_hub_id(gateway_id):
+            # A name that no hub can have would have the device refused everywhere.
+            raise ArgumentError("`gateway_id`: want the `hub_id` of a hub, or none")
+        if "keep_alive_s" in changes:
+            changes["keep_alive_s"] = changes["keep_alive_s"] or 0
         async with self._writing:  # of two that change it at once, both count
             profile = replace((await registry.load(device_id)).profile, **changes)
             await registry.put(profile)
         await self._devices.settings_changed(device_id)
         return _profile_document(profile)
 
-    async def _forget(self, arguments: Arguments) -> dict[str, Any]:
-        device_id = _device_id(arguments)
+    async def _forget(self, *, device_id: str) -> dict[str, Any]:
+        client_of(device_id)
         async with self._writing:
             forgotten = await self._written().remove(device_id)
         await self._devices.forgotten(device_id)
         return {"forgotten": forgotten}
 
-    async def _release(self, arguments: Arguments) -> dict[str, Any]:
-        device_id = _device_id(arguments)
+    async def _release(self, *, device_id: str) -> dict[str, Any]:
+        client_of(device_id)
         if self._coordinator != "redis":
             raise ArgumentError(
                 f"coordinator = {self._coordinator}: no other hub could speak for {device_id}"
@@ -277,24 +268,9 @@ def _counts(rows: Iterable[LedgerRow]) -> dict[str, int]:
     return {"taken": taken, "lost": lost, "ping_pongs": returned, "sessions_taken_over": taken_over}
 
 
-def _gateway_id(arguments: Arguments) -> str | None:
-    # A name that no hub can have would have the device refused everywhere.
-    gateway_id: str | None = arguments["gateway_id"]
-    if gateway_id is not None and not is_hub_id(gateway_id):
-        raise ArgumentError("`gateway_id`: want the `hub_id` of a hub, or none")
-    return gateway_id
-
-
 def _profile_document(profile: DeviceProfile) -> dict[str, Any]:
     # What it has as a LoRaWAN device holds keys; `lora device show` has the rest of it.
     members = asdict(profile)
     del members["lora"]
     document: dict[str, Any] = to_builtins(members)
     return document
-
-
-def _device_id(arguments: Arguments) -> str:
-    device_id: str = arguments["device_id"]
-    if not is_device_id(device_id):
-        raise ArgumentError(f"`device_id`: want {ID_RULE}")
-    return device_id

@@ -6,6 +6,7 @@ once it is durable; a registration that came this way is retained like any other
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -23,22 +24,22 @@ from edgehub.entities.faults import (
 )
 from edgehub.entities.topics import read_topic_id
 from edgehub.heads.mqtt.local.ticket import Ticket
-from edgehub.operations.arguments import document, text
+from edgehub.operations.arguments import document as json_value
+from edgehub.operations.arguments import text
 from edgehub.operations.operation import Operation, Resource
 from edgehub.operations.results import entities as results
 from edgehub.store.failure import settling
 from edgehub.telemetry.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from edgehub.entities.effect_executor import EffectExecutor
     from edgehub.entities.effects import Effect, Instant
     from edgehub.entities.entity import Entity
     from edgehub.entities.mapper import Mapper
+    from edgehub.operations.operation import Handler
     from edgehub.store.store import Store
-
-    Arguments = Mapping[str, Any]
 
 SHOWN_MAX: Final = 1000
 HELD_WARNING_S: Final = 3600
@@ -109,7 +110,7 @@ class EntityDirectory:
         below = self._mapper.registry.children(entity)
         return {**entity_document(entity), "twin": twin_document(entity), "children": below}
 
-    async def register(self, topic_id: str, registration: Mapping[str, Any]) -> dict[str, Any]:
+    async def register(self, topic_id: str, document: Any) -> dict[str, Any]:
         """Register an entity or change its registration, as a message on its topic would.
 
         Returns:
@@ -121,6 +122,7 @@ class EntityDirectory:
             MappingError: It is refused; the text says why.
             NoRoomError: The store is full.
         """
+        payload = write_json(_object(document))
         written, topic_id = topic_id, self._usable(topic_id)
         if "/" not in written:
             # It would be an entity of another scheme, and the cloud would keep it.
@@ -131,7 +133,6 @@ class EntityDirectory:
         registry = self._mapper.registry
         known = registry.get(topic_id)
         before = None if known is None else self.show(topic_id)
-        payload = write_json(registration)
         self._check_room()
         effects, error = self._mapper.register(topic_id, payload, self._now(), client=self._hub_id)
         await self._settled(effects, None if error else (topic_id, payload))
@@ -146,7 +147,7 @@ class EntityDirectory:
         warning = self._mapper.statistics().warnings.get(topic_id)
         return answer if warning is None else {**answer, "warning": warning}
 
-    async def change(self, topic_id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    async def change(self, topic_id: str, document: Any) -> dict[str, Any]:
         """Change `@parent` or `@health` of an entity; see `register`.
 
         Raises:
@@ -154,6 +155,7 @@ class EntityDirectory:
             EntityArgumentError: Another member is named.
         """
         entity = self._entity(topic_id)
+        changes = _object(document)
         others = sorted(set(changes) - {"@parent", "@health"})
         if others or not changes:
             raise EntityArgumentError(
@@ -174,13 +176,13 @@ class EntityDirectory:
         entity = self._mapper.registry.get(topic_id)
         if entity is None and self._mapper.pending.waits_for(topic_id) is None:
             raise _unknown(topic_id)
-        gone = [] if entity is None else self._mapper.registry.with_descendants(entity)
+        known = [] if entity is None else self._mapper.registry.with_descendants(entity)
         self._check_room()
         effects, error = self._mapper.register(topic_id, b"", self._now(), client=self._hub_id)
         await self._settled(effects, None if error else (topic_id, b""))
         if error is not None:
             raise error
-        return {"removed": [each.topic_id for each in gone] or [topic_id]}
+        return {"removed": [each.topic_id for each in known] or [topic_id]}
 
     def pending(self, limit: int = SHOWN_MAX) -> dict[str, Any]:
         """Describe pending registrations: entities that send unregistered, most bytes first."""
@@ -259,30 +261,17 @@ def _unknown(topic_id: str) -> UnknownEntityError:
 def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
     """Declare the operations; without a directory each raises `NoEntitiesError`."""
 
-    def kept() -> EntityDirectory:
-        if directory is None:
-            raise NoEntitiesError(NO_ENTITIES)
-        return directory
+    def asked(method: Callable[..., Any]) -> Handler:
+        async def handle(**arguments: Any) -> Any:
+            if directory is None:
+                raise NoEntitiesError(NO_ENTITIES)
+            answer = method(directory, **arguments)
+            return await answer if isawaitable(answer) else answer
 
-    async def show_all(arguments: Arguments) -> Any:
-        root, parent = arguments.get("root"), arguments.get("parent")
-        found = kept().entities(root=root, parent=parent, type_=arguments.get("type"))
-        return {"entities": found}
+        return handle
 
-    async def show(arguments: Arguments) -> Any:
-        return kept().show(arguments["topic_id"])
-
-    async def register(arguments: Arguments) -> Any:
-        return await kept().register(arguments["topic_id"], _object(arguments["document"]))
-
-    async def change(arguments: Arguments) -> Any:
-        return await kept().change(arguments["topic_id"], _object(arguments["document"]))
-
-    async def remove(arguments: Arguments) -> Any:
-        return await kept().remove(arguments["topic_id"])
-
-    async def pending(_arguments: Arguments) -> Any:
-        return kept().pending()
+    def listed(directory: EntityDirectory, **given: Any) -> dict[str, Any]:
+        return {"entities": directory.entities(type_=given.pop("type", None), **given)}
 
     topic_id = text("topic_id", "Its topic id; slashes at the end may be left out.", required=True)
     path = "/api/v1/entities/{topic_id}"
@@ -290,7 +279,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
         Operation(
             name="entity list",
             about="List registered entities, the gateway first.",
-            handler=show_all,
+            handler=asked(listed),
             result=results.EntitiesDocument,
             arguments=(
                 text("root", "Only this one and all below it."),
@@ -302,7 +291,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
         Operation(
             name="entity show",
             about="Show one entity.",
-            handler=show,
+            handler=asked(EntityDirectory.show),
             result=results.ShownEntity,
             arguments=(topic_id,),
             resource=Resource(method="GET", path=path),
@@ -310,25 +299,25 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
         Operation(
             name="entity register",
             about="Register an entity, or change its registration.",
-            handler=register,
+            handler=asked(EntityDirectory.register),
             result=results.RegistrationDocument,
-            arguments=(topic_id, document("document", "the registration", required=True)),
+            arguments=(topic_id, json_value("document", "the registration", required=True)),
             changes=True,
             resource=Resource(method="PUT", path=path, body="document"),
         ),
         Operation(
             name="entity change",
             about="Change `@parent` or `@health` of an entity.",
-            handler=change,
+            handler=asked(EntityDirectory.change),
             result=results.RegistrationDocument,
-            arguments=(topic_id, document("document", "the new values", required=True)),
+            arguments=(topic_id, json_value("document", "the new values", required=True)),
             changes=True,
             resource=Resource(method="PATCH", path=path, body="document"),
         ),
         Operation(
             name="entity remove",
             about="Remove an entity and all below it; the cloud is not notified.",
-            handler=remove,
+            handler=asked(EntityDirectory.remove),
             result=results.RemovedEntities,
             arguments=(topic_id,),
             changes=True,
@@ -337,7 +326,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
         Operation(
             name="entity pending",
             about="Show the entities that send without being registered.",
-            handler=pending,
+            handler=asked(EntityDirectory.pending),
             result=results.PendingRegistrations,
         ),
     ]

@@ -17,7 +17,7 @@ from edgehub.operations.operation import Operation
 from edgehub.operations.results import journal as results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from edgehub.journal.journal import Journal
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from edgehub.journal.trace import Passed, Trace
     from edgehub.journal.waits import Key, Split
     from edgehub.store.store import Store
-
-    Arguments = Mapping[str, Any]
 
 WRITE_OUT_S: Final = 5.0
 """For lines of what has happened so far; the rest follows after the next start, or later."""
@@ -129,7 +127,7 @@ class JournalOperations:
                 await self._store.writer.flush()
                 await journal.write_out(seconds_max=TRACE_S)
 
-    async def _status(self, _arguments: Arguments) -> dict[str, Any]:
+    async def _status(self) -> dict[str, Any]:
         targets = [] if self._journal is None else await self._journal.targets()
         return {
             **self.document(),
@@ -138,8 +136,7 @@ class JournalOperations:
             "clock": self._clock(),
         }
 
-    async def _plan(self, arguments: Arguments) -> dict[str, Any]:
-        target, close = arguments["target"], arguments["close"]
+    async def _plan(self, *, target: str, close: bool) -> dict[str, Any]:
         journal = self._enabled()
         complete = True
         with self._readable():
@@ -159,9 +156,9 @@ class JournalOperations:
             "clock": self._clock(),
         }
 
-    async def _exported(self, arguments: Arguments) -> dict[str, Any]:
+    async def _exported(self, *, target: str, segments: list[str] | None = None) -> dict[str, Any]:
         with self._readable():
-            await self._enabled().export_done(arguments["target"], arguments.get("segments"))
+            await self._enabled().export_done(target, segments)
         return {}
 
     def _clock(self) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from edgehub.lora.device import (
     parse_device,
 )
 from edgehub.lora.device_import import COLUMNS, parse_devices
-from edgehub.lora.identifiers import eui_text, parse_eui
-from edgehub.operations.arguments import flag, text, whole
+from edgehub.operations.arguments import DEV_EUI, PAGE_MAX, dev_eui_of, flag, paged, text
 from edgehub.operations.operation import (
     ArgumentError,
     ArgumentKind,
@@ -31,15 +30,10 @@ from edgehub.operations.operation import (
 from edgehub.operations.results import lora as results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgehub.devices.devices import Devices
     from edgehub.devices.lorawan_registration import LorawanRegistration
     from edgehub.devices.source import DeviceRegistry, StoredDevice
 
-    Arguments = Mapping[str, Any]
-
-PAGE_MAX: Final = 1000
 _KEYS: Final = (
     "app_key",
     "nwk_key",
@@ -53,7 +47,6 @@ _SESSION_KEYS: Final = ("f_nwk_s_int_key", "s_nwk_s_int_key", "nwk_s_enc_key", "
 _UPSTREAM: Final = (
     "affinity.registry is twin: keys and settings of devices are desired properties of their twins"
 )
-_DEV_EUI: Final = text("dev_eui", "Its DevEUI, 16 hex digits.", required=True)
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +84,7 @@ class LorawanDeviceOperations:
                 handler=self._add,
                 result=results.LorawanDeviceDocument,
                 arguments=(
-                    _DEV_EUI,
+                    DEV_EUI,
                     text("name", "Display name."),
                     text("mac_version", "Its LoRaWAN.", choices=tuple(MacVersion)),
                     text("device_class", "C = it always listens.", choices=tuple(DeviceClass)),
@@ -109,24 +102,21 @@ class LorawanDeviceOperations:
                 about="List LoRaWAN devices, a page at a time.",
                 handler=self._list,
                 result=results.LorawanDevicesDocument,
-                arguments=(
-                    text("after", "DevEUI of the last one before."),
-                    whole("limit", "Most of them.", default=100, maximum=PAGE_MAX),
-                ),
+                arguments=paged("DevEUI"),
             ),
             Operation(
                 name="lora device show",
                 about="Show a LoRaWAN device and its session.",
                 handler=self._show,
                 result=results.LorawanDeviceDocument,
-                arguments=(_DEV_EUI, flag("keys", "Show its keys.", protected=True)),
+                arguments=(DEV_EUI, flag("keys", "Show its keys.", protected=True)),
             ),
             Operation(
                 name="lora device remove",
                 about="Remove a LoRaWAN device with its keys and session.",
                 handler=self._remove,
                 result=results.RemovedLorawanDevice,
-                arguments=(_DEV_EUI,),
+                arguments=(DEV_EUI,),
                 changes=True,
             ),
             Operation(
@@ -134,7 +124,7 @@ class LorawanDeviceOperations:
                 about="Forget which DevNonces a device has used, so that it may use them again.",
                 handler=self._forget_nonces,
                 result=results.ForgottenNonces,
-                arguments=(_DEV_EUI,),
+                arguments=(DEV_EUI,),
                 changes=True,
             ),
             Operation(
@@ -156,9 +146,9 @@ class LorawanDeviceOperations:
             ),
         ]
 
-    async def _add(self, arguments: Arguments) -> dict[str, Any]:
+    async def _add(self, **arguments: Any) -> dict[str, Any]:
         if self._are_upstream:
-            return await self._read(arguments)
+            return await self._read(**arguments)
         members = {name: arguments.get(name) for name in COLUMNS}
         members["relaxed_counters"] = not arguments.get("strict_counters")
         try:
@@ -176,21 +166,21 @@ class LorawanDeviceOperations:
             await self._registration.write(description)
         return await self._document(description.dev_eui)
 
-    async def _read(self, arguments: Arguments) -> dict[str, Any]:
+    async def _read(self, *, dev_eui: str, **others: Any) -> dict[str, Any]:
         """Read the twin of a device, which then is found by its address."""
-        if given := [name for name, value in arguments.items() if name != "dev_eui" and value]:
+        if given := [name for name, value in others.items() if value]:
             raise ArgumentError(
                 f"`{given[0]}`: {_UPSTREAM}; give its DevEUI alone to read its twin"
             )
-        dev_eui = _dev_eui(arguments)
+        dev_eui = dev_eui_of(dev_eui)
         await self._devices.read(dev_eui)
         return await self._document(dev_eui)
 
-    async def _import(self, arguments: Arguments) -> dict[str, Any]:
+    async def _import(self, *, devices: str, replace: bool, dry_run: bool) -> dict[str, Any]:
         if self._are_upstream:
             raise ArgumentError(_UPSTREAM)
         try:
-            found = parse_devices(arguments["devices"])
+            found = parse_devices(devices)
         except DeviceFormError as error:
             raise ArgumentError(str(error)) from error
         async with self._writing:
@@ -199,10 +189,8 @@ class LorawanDeviceOperations:
                 for each in found
                 if await self._registration.find(each.dev_eui) is not None
             }
-            wanted = [
-                each for each in found if arguments.get("replace") or each.dev_eui not in known
-            ]
-            if not arguments.get("dry_run"):
+            wanted = [each for each in found if replace or each.dev_eui not in known]
+            if not dry_run:
                 for each in wanted:
                     await self._registration.write(each)
                 log.info("lora.devices_imported", devices=len(wanted), read=len(found))
@@ -213,11 +201,10 @@ class LorawanDeviceOperations:
             "skipped": len(found) - len(wanted),
         }
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        registry, limit = self._registry, arguments["limit"]
-        after = (arguments.get("after") or "").upper()
+    async def _list(self, *, limit: int, after: str | None = None) -> dict[str, Any]:
+        after = (after or "").upper()
         rows: list[StoredDevice] = []
-        while page := await registry.page(after, PAGE_MAX):
+        while page := await self._registry.page(after, PAGE_MAX):
             rows += (each for each in page if each.profile.lora is not None)
             after = page[-1].profile.device_id
             if len(rows) > limit:
@@ -227,11 +214,11 @@ class LorawanDeviceOperations:
             "next": rows[limit - 1].profile.device_id if 0 < limit < len(rows) else None,
         }
 
-    async def _show(self, arguments: Arguments) -> dict[str, Any]:
-        return await self._document(_dev_eui(arguments), keys=bool(arguments.get("keys")))
+    async def _show(self, *, dev_eui: str, keys: bool) -> dict[str, Any]:
+        return await self._document(dev_eui_of(dev_eui), keys=keys)
 
-    async def _remove(self, arguments: Arguments) -> dict[str, Any]:
-        dev_eui = _dev_eui(arguments)
+    async def _remove(self, *, dev_eui: str) -> dict[str, Any]:
+        dev_eui = dev_eui_of(dev_eui)
         async with self._writing:
             removed = await self._registration.find(
                 dev_eui
@@ -242,8 +229,8 @@ class LorawanDeviceOperations:
             log.info("lora.device_removed", device_id=dev_eui)
         return {"dev_eui": dev_eui, "removed": removed}
 
-    async def _forget_nonces(self, arguments: Arguments) -> dict[str, Any]:
-        dev_eui = _dev_eui(arguments)
+    async def _forget_nonces(self, *, dev_eui: str) -> dict[str, Any]:
+        dev_eui = dev_eui_of(dev_eui)
         await self._registered(dev_eui)
         before = await self._devices.change_session(
             dev_eui, lambda session: replace(session, dev_nonces=())
@@ -275,13 +262,6 @@ class LorawanDeviceOperations:
         if self._are_upstream and device is not None and device.stored is not None:
             return device.stored
         return self._registration.newest(stored)
-
-
-def _dev_eui(arguments: Arguments) -> str:
-    try:
-        return eui_text(parse_eui(arguments["dev_eui"]))
-    except ValueError as error:
-        raise ArgumentError(f"`dev_eui`: {error}") from error
 
 
 def _document_of(stored: StoredDevice) -> dict[str, Any]:

@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from edgehub.lora.frames import FrameError
-from edgehub.lora.identifiers import eui_text, parse_eui
 from edgehub.lora.mac_commands import MacCommand
-from edgehub.operations.arguments import document, text
+from edgehub.operations.arguments import DEV_EUI, dev_eui_of, document, text
 from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.results import lora as results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgehub.heads.lora.head import LoraHead
-
-    Arguments = Mapping[str, Any]
 
 ASKABLE: Final = (
     "DevStatusReq",
@@ -37,7 +32,6 @@ ASKABLE: Final = (
 )
 """Commands that an operator may have sent; LinkADRReq is the hub's own."""
 
-_DEV_EUI: Final = text("dev_eui", "Its DevEUI, 16 hex digits.", required=True)
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +63,7 @@ class LorawanRadioOperations:
                 handler=self._ask,
                 result=results.LorawanAnswers,
                 arguments=(
-                    _DEV_EUI,
+                    DEV_EUI,
                     text("request", "Its name in LoRaWAN.", required=True, choices=ASKABLE),
                     document("values", "an object of whole numbers: the command's members"),
                 ),
@@ -80,21 +74,21 @@ class LorawanRadioOperations:
                 about="Show what a LoRaWAN device was asked and what it has answered.",
                 handler=self._answers,
                 result=results.LorawanAnswers,
-                arguments=(_DEV_EUI,),
+                arguments=(DEV_EUI,),
             ),
         ]
 
-    async def _list(self, _arguments: Arguments) -> dict[str, Any]:
+    async def _list(self) -> dict[str, Any]:
         stations = None if self._head is None else self._head.stations
         return {
             "stations": [] if stations is None else list(map(stations.document, stations.all()))
         }
 
-    async def _ask(self, arguments: Arguments) -> dict[str, Any]:
-        dev_eui, values = _dev_eui(arguments), arguments.get("values") or {}
+    async def _ask(self, *, dev_eui: str, request: str, values: Any = None) -> dict[str, Any]:
+        dev_eui, values = dev_eui_of(dev_eui), values or {}
         if not isinstance(values, dict) or any(type(each) is not int for each in values.values()):
             raise ArgumentError("`values`: want an object of whole numbers")
-        command = MacCommand(name=arguments["request"], values=values)
+        command = MacCommand(name=request, values=values)
         try:
             found = await self._running().server.ask(dev_eui, command)
         except FrameError as error:
@@ -102,18 +96,11 @@ class LorawanRadioOperations:
         log.info("lora.device_asked", device_id=dev_eui, request=command.name)
         return {"dev_eui": dev_eui, **found}
 
-    async def _answers(self, arguments: Arguments) -> dict[str, Any]:
-        dev_eui = _dev_eui(arguments)
+    async def _answers(self, *, dev_eui: str) -> dict[str, Any]:
+        dev_eui = dev_eui_of(dev_eui)
         return {"dev_eui": dev_eui, **self._running().server.answers_of(dev_eui)}
 
     def _running(self) -> LoraHead:
         if self._head is None:
             raise ArgumentError("the hub has no LoRaWAN stations; set lora.port and lora.stations")
         return self._head
-
-
-def _dev_eui(arguments: Arguments) -> str:
-    try:
-        return eui_text(parse_eui(arguments["dev_eui"]))
-    except ValueError as error:
-        raise ArgumentError(f"`dev_eui`: {error}") from error

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from edgehub.methods.methods import MethodCall
-from edgehub.operations.arguments import document
+from edgehub.operations.arguments import CLIENT, client_of, document
 from edgehub.operations.operation import Operation, Resource
 from edgehub.operations.results import twins as results
-from edgehub.operations.twins import CLIENT, PATH, client_of
+from edgehub.operations.twins import PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgehub.methods.methods import Methods
 
 _CALL: Final = (
@@ -45,9 +43,8 @@ class MethodOperations:
             )
         ]
 
-    async def _call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        client_id = client_of(arguments)
-        result = await self._methods.call(client_id, MethodCall.parse(arguments["call"]))
+    async def _call(self, *, call: Any, **client: Any) -> dict[str, Any]:
+        result = await self._methods.call(client_of(**client), MethodCall.parse(call))
         return {"status": result.status, "payload": _payload(result.payload)}
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from edgehub.errors import EdgeHubError
 from edgehub.routes.tenant import Tenant
 
-Handler = Callable[[Mapping[str, Any]], Awaitable[Any]]
+Handler = Callable[..., Awaitable[Any]]
 
 WHOLE_MAX: Final = 2**62
 
@@ -187,7 +187,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name, as on the command line.
         about: What it does, in a sentence.
-        handler: Does it; gets the arguments, checked, and returns what JSON can hold.
+        handler: Does it; gets the checked arguments by their names, returns what JSON can hold.
         result: The type of what the handler returns, for the API's document.
         arguments: What it takes.
         changes: It changes something, so a caller with read access is refused.
@@ -220,7 +220,7 @@ class Operation(Struct, frozen=True, kw_only=True):
                 arguments[argument.name] = argument.check(given.get(argument.name))
             if argument.default is not None and arguments.get(argument.name) is None:
                 arguments[argument.name] = argument.default
-        return await self.handler(arguments)
+        return await self.handler(**arguments)
 
     @property
     def place(self) -> Resource:

@@ -8,7 +8,7 @@ caller, never "all that there is by now": rows up to an offset, letters by numbe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from msgspec import to_builtins
@@ -33,7 +33,7 @@ from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.requeue import LETTERS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from edgehub.message import Row
     from edgehub.operations.forecast.forecast import QueueForecast
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from edgehub.store import Queue
     from edgehub.store.statistics import QueueStatistics
     from edgehub.store.store import Store
-
-    Arguments = Mapping[str, Any]
 
 ROWS_MAX: Final = 1000
 """Rows or dead letters of one answer."""
@@ -64,15 +62,17 @@ _LETTERS: Final = wholes("dead_letters", "Their numbers.", required=True, maximu
 log = structlog.get_logger(__name__)
 
 
-class RowsChanged(Protocol):
-    """Who keeps account of rows that others wait for."""
-
-    def __call__(self, endpoint_id: EndpointId, *, gone: bool) -> None:
-        """Record that rows of an endpoint were removed (`gone`), moved, or came back."""
-
-
 class QueueOperations:
-    """Operations on queues, rows and dead letters."""
+    """Operations on queues, rows and dead letters.
+
+    Args:
+        store: Has them.
+        endpoints: The pumps.
+        forecast: What is to be expected of queues.
+        journal: Knows what became of rows.
+        router: Has the route table in force.
+        rows_changed: Called when rows of an endpoint were removed (True), moved, or came back.
+    """
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class QueueOperations:
         forecast: QueueForecast,
         journal: JournalOperations,
         router: Router,
-        rows_changed: RowsChanged,
+        rows_changed: Callable[[EndpointId, bool], None],
     ) -> None:
         self._store = store
         self._rows_changed = rows_changed
@@ -180,27 +180,24 @@ class QueueOperations:
             ),
         ]
 
-    async def _explain(self, arguments: Arguments) -> dict[str, Any]:
+    async def _explain(self, **arguments: Any) -> dict[str, Any]:
         return await self._why.explain(arguments["id"])
 
-    async def _journal_show(self, arguments: Arguments) -> dict[str, Any]:
-        event, name = arguments.get("event"), arguments.get("queue")
-        since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - arguments["since_s"] * 1000
-        queue = None if name is None else self._known(name)
+    async def _journal_show(
+        self, *, since_s: int, limit: int, event: str | None = None, queue: str | None = None
+    ) -> dict[str, Any]:
+        since_ms = self._store.utc_ms(self._store.hub_time.now_ms()) - since_s * 1000
+        known = None if queue is None else self._known(queue)
         answer = await self._journal.search(
             LineQuery(
                 event=event,
-                queue=None if queue is None else (queue[0], shown_priority(queue[1])),
+                queue=None if known is None else (known[0], shown_priority(known[1])),
                 since=utc_text(max(0, since_ms)),
-                lines_max=arguments["limit"],
+                lines_max=limit,
             )
         )
-        if (
-            name is not None
-            and not answer.found
-            and self._known(name)[0] not in self._endpoint_ids()
-        ):
-            raise NotFoundError(self._unknown(name, [each.id for each in self._store.queues.all()]))
+        if queue is not None and known is not None and not answer.found:
+            self._check_endpoint(queue, known[0])
         for line in answer.lines:
             if "endpoint" in line:
                 number = Priority(line.get("priority", DEFAULT_PRIORITY))
@@ -208,29 +205,27 @@ class QueueOperations:
         document: dict[str, Any] = to_builtins(answer)
         return document
 
-    async def _peek(self, arguments: Arguments) -> dict[str, Any]:
-        name = arguments["queue"]
-        queues = self._queues(name, arguments)
-        after = arguments["after"]
-        filled = [queue for queue in queues if queue.zones.depth]
+    async def _peek(
+        self, *, queue: str, after: int, limit: int, payload: bool, priority: int | None = None
+    ) -> dict[str, Any]:
+        filled = [each for each in self._queues(queue, priority) if each.zones.depth]
         if after and len(filled) > 1:
-            names = ", ".join(queue.id for queue in filled)
+            names = ", ".join(each.id for each in filled)
             raise ArgumentError(
-                f"an offset is a place in one queue, and {name} has {names}: name a `priority`"
+                f"an offset is a place in one queue, and {queue} has {names}: name a `priority`"
             )
-        rows_max = max(1, arguments["limit"])
-        payload = arguments["payload"]
+        rows_max = max(1, limit)
         shown: list[dict[str, Any]] = []
         size = 0
-        for queue in filled:
+        for each in filled:
             rows = await self._store.inspection.peek(
-                queue, after=after, rows_max=rows_max - len(shown)
+                each, after=after, rows_max=rows_max - len(shown)
             )
-            shown += self._row_documents(queue, rows, payload=payload)
+            shown += self._row_documents(each, rows, payload=payload)
             size += sum(row.size for row in rows)
             if len(shown) == rows_max or size >= PEEK_BYTES_MAX:
                 break
-        return {"queue": name, "depth": sum(queue.zones.depth for queue in filled), "rows": shown}
+        return {"queue": queue, "depth": sum(each.zones.depth for each in filled), "rows": shown}
 
     def _row_documents(
         self, queue: Queue, rows: Iterable[Row], *, payload: bool
@@ -251,25 +246,28 @@ class QueueOperations:
             for row in rows
         ]
 
-    async def _purge(self, arguments: Arguments) -> dict[str, Any]:
-        queue = self._queue(arguments["queue"])
-        return await self._take_out(queue, None, arguments)
+    async def _purge(self, *, queue: str, **rows: Any) -> dict[str, Any]:
+        return await self._take_out(self._queue(queue), None, **rows)
 
-    async def _move(self, arguments: Arguments) -> dict[str, Any]:
-        source = self._queue(arguments["queue"])
-        target = self._target(arguments["to"])
+    async def _move(self, *, queue: str, to: str, **rows: Any) -> dict[str, Any]:
+        source, target = self._queue(queue), self._target(to)
         if (source.endpoint_id, source.priority) == target:
             raise ArgumentError(f"{source.id}: want another queue to move to")
-        return await self._take_out(source, target, arguments)
+        return await self._take_out(source, target, **rows)
 
     async def _take_out(
-        self, queue: Queue, target: tuple[EndpointId, Priority] | None, arguments: Arguments
+        self,
+        queue: Queue,
+        target: tuple[EndpointId, Priority] | None,
+        *,
+        from_offset: int,
+        dry_run: bool,
+        through: int | None = None,
     ) -> dict[str, Any]:
-        through = arguments.get("through")
         through = self._store.last_offset if through is None else through
         to = None if target is None else queue_id(*target)
         figures = queue.statistics()
-        if arguments["dry_run"]:
+        if dry_run:
             # What is in flight may be back when the command is given in earnest.
             return {
                 "queue": queue.id,
@@ -282,7 +280,6 @@ class QueueOperations:
                 "next_offset": None,
                 "other_queues": self._other_queues(queue),
             }
-        from_offset = arguments["from_offset"]
         done = await self._store.purger.take_out(
             queue,
             None if target is None else self._store.queues.get(*target),
@@ -294,7 +291,7 @@ class QueueOperations:
         elif done.rows:
             log.info("operating.rows_moved", queue_id=queue.id, to_queue_id=to, rows=done.rows)
         if done.rows:
-            self._rows_changed(queue.endpoint_id, gone=to is None)
+            self._rows_changed(queue.endpoint_id, to is None)
         self._endpoints.ensure()
         return {
             "queue": queue.id,
@@ -325,13 +322,12 @@ class QueueOperations:
         rows, size = sum([each.depth for each in parts]), sum([each.bytes for each in parts])
         return [cap.value for cap in self._store.limits.caps.exceeded_by(rows, size)]
 
-    async def _dead_list(self, arguments: Arguments) -> dict[str, Any]:
-        name = arguments.get("queue")
-        limit = max(1, arguments["limit"])
-        queue = None if name is None else self._known(name)
-        letters = await self._store.inspection.dead_letters(
-            arguments["after"], limit + 1, queue=queue
-        )
+    async def _dead_list(
+        self, *, after: int, limit: int, queue: str | None = None
+    ) -> dict[str, Any]:
+        limit = max(1, limit)
+        known = None if queue is None else self._known(queue)
+        letters = await self._store.inspection.dead_letters(after, limit + 1, queue=known)
         shown = letters[:limit]
         return {
             "total": self._store.statistics().dead_letter_rows,
@@ -342,39 +338,35 @@ class QueueOperations:
             ],
         }
 
-    async def _dead_show(self, arguments: Arguments) -> dict[str, Any]:
-        number = arguments["dead_letter"]
-        letter = await self._store.inspection.dead_letter(number)
+    async def _dead_show(self, *, dead_letter: int, payload: bool) -> dict[str, Any]:
+        letter = await self._store.inspection.dead_letter(dead_letter)
         if letter is None:
             raise NotFoundError(
-                f"there is no dead letter {number} (edgehub queue dead list shows those there are)"
+                f"there is no dead letter {dead_letter}"
+                " (edgehub queue dead list shows those there are)"
             )
-        payload = arguments["payload"]
         return letter_document(letter, utc_ms=self._store.utc_ms, payload=payload)
 
-    async def _dead_requeue(self, arguments: Arguments) -> dict[str, Any]:
-        ids = arguments["dead_letters"]
-        released = await self._store.requeuer.requeue(ids)
+    async def _dead_requeue(self, *, dead_letters: list[int]) -> dict[str, Any]:
+        released = await self._store.requeuer.requeue(dead_letters)
         if released.rows:
             log.info("operating.dead_letters_requeued", rows=released.rows)
             for endpoint_id in {each.endpoint_id for each in self._store.queues.all()}:
-                self._rows_changed(endpoint_id, gone=False)
+                self._rows_changed(endpoint_id, False)
         self._endpoints.ensure()
         return {"rows": released.rows, "bytes": released.bytes}
 
-    async def _dead_purge(self, arguments: Arguments) -> dict[str, Any]:
-        ids = arguments["dead_letters"]
-        released = await self._store.requeuer.purge(ids)
+    async def _dead_purge(self, *, dead_letters: list[int]) -> dict[str, Any]:
+        released = await self._store.requeuer.purge(dead_letters)
         if released.rows:
             log.info("operating.dead_letters_purged", rows=released.rows, bytes=released.bytes)
         return {"rows": released.rows, "bytes": released.bytes}
 
-    def _queues(self, name: str, arguments: Arguments) -> list[Queue]:
+    def _queues(self, name: str, priority: int | None) -> list[Queue]:
         """Return the queues of an endpoint, best priority first, or the one queue of that name."""
         queues = self._store.queues.of(EndpointId(name)) or [self._queue(name)]
-        if arguments.get("priority") is None:
+        if priority is None:
             return queues
-        priority = arguments["priority"]
         chosen = [queue for queue in queues if queue.priority == priority]
         if not chosen:
             names = ", ".join(queue.id for queue in queues)
@@ -382,23 +374,23 @@ class QueueOperations:
         return chosen
 
     def _queue(self, name: str) -> Queue:
-        for queue in self._store.queues.all():
-            if queue.id == name:
-                return queue
-        raise NotFoundError(self._unknown(name, [queue.id for queue in self._store.queues.all()]))
+        queue = self._find(name)
+        if queue is None:
+            raise self._unknown(name)
+        return queue
+
+    def _find(self, name: str) -> Queue | None:
+        return next((queue for queue in self._store.queues.all() if queue.id == name), None)
 
     def _known(self, name: str) -> tuple[EndpointId, Priority]:
-        """Return endpoint and priority of a queue that may be gone but for its dead letters."""
-        for queue in self._store.queues.all():
-            if queue.id == name:
-                return queue.endpoint_id, queue.priority
-        return parse_queue_id(name)
+        """Return endpoint and priority of a queue of which only dead letters may be left."""
+        queue = self._find(name)
+        return parse_queue_id(name) if queue is None else (queue.endpoint_id, queue.priority)
 
-    def _endpoint_ids(self) -> set[EndpointId]:
-        return {
-            *self._endpoints.served(),
-            *(queue.endpoint_id for queue in self._store.queues.all()),
-        }
+    def _check_endpoint(self, name: str, endpoint_id: EndpointId) -> None:
+        """Refuse a queue whose endpoint neither has a pump nor queues."""
+        if endpoint_id not in self._endpoints.served() and not self._store.queues.of(endpoint_id):
+            raise self._unknown(name)
 
     def _target(self, name: str) -> tuple[EndpointId, Priority]:
         endpoint_id, priority = self._known(name)
@@ -410,11 +402,11 @@ class QueueOperations:
             )
         return endpoint_id, priority
 
-    @staticmethod
-    def _unknown(name: str, known: list[Any]) -> str:
+    def _unknown(self, name: str) -> NotFoundError:
+        known = [queue.id for queue in self._store.queues.all()]
         names = ", ".join(known[:20]) or "none"
         more = f" and {len(known) - 20} more" if len(known) > 20 else ""  # noqa: PLR2004 - enough for a line
-        return f"there is no queue {name!r} (there are: {names}{more})"
+        return NotFoundError(f"there is no queue {name!r} (there are: {names}{more})")
 
 
 def parse_queue_id(name: str) -> tuple[EndpointId, Priority]:

@@ -7,23 +7,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
-from edgehub.operations.arguments import document, flag, seconds, tenant, text, whole, wholes
+from edgehub.operations.arguments import (
+    PAGE_MAX,
+    document,
+    flag,
+    seconds,
+    tenant,
+    text,
+    whole,
+    wholes,
+)
 from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation, Resource
 from edgehub.operations.results import routes as results
-from edgehub.routes.tenant import DEFAULT_TENANT, Tenant
+from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.sync.faults import RouteNotFoundError, StorageUnavailableError
 from edgehub.sync.views import ManifestApplied
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from edgehub.operations.operation import Argument, Handler
+    from edgehub.routes.tenant import Tenant
     from edgehub.sync.routing_table import RoutingTable
     from edgehub.sync.views import Written
 
-    Arguments = Mapping[str, Any]
-
-PAGE_MAX: Final = 1000
 WAIT_S_MAX: Final = 30
 REVISIONS_MAX: Final = 100
 _NO_REVISION: Final = -1
@@ -168,13 +175,13 @@ class RouteOperations:
             ),
         ]
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        return await self._table.list(
-            tenant=_tenant(arguments), after=arguments.get("after"), limit=arguments["limit"]
-        )
+    async def _list(
+        self, *, limit: int, after: str | None = None, tenant: Tenant | None = None
+    ) -> dict[str, Any]:
+        return await self._table.list(tenant=tenant or DEFAULT_TENANT, after=after, limit=limit)
 
-    async def _show(self, arguments: Arguments) -> dict[str, Any]:
-        route_id, tenant = arguments["id"], _tenant(arguments)
+    async def _show(self, *, tenant: Tenant | None = None, **named: Any) -> dict[str, Any]:
+        route_id, tenant = named["id"], tenant or DEFAULT_TENANT
         view = await self._table.get(route_id, tenant=tenant)
         try:
             states = await self._table.route_status(route_id, tenant=tenant)
@@ -183,63 +190,53 @@ class RouteOperations:
             states = ()
         return {**view.document(), "instances": list(map(to_builtins, states))}
 
-    async def _add(self, arguments: Arguments) -> dict[str, Any]:
-        written = await self._table.add(arguments["body"], **_how(arguments))
+    async def _add(self, *, body: Any, tenant: Tenant | None = None, **how: Any) -> dict[str, Any]:
+        written = await self._table.add(body, tenant=tenant or DEFAULT_TENANT, **how)
         return written.document()
 
-    async def _put(self, arguments: Arguments) -> dict[str, Any]:
-        conditional = arguments.get("if_match") is not None or arguments["if_exists"]
-        if conditional and arguments["if_absent"]:
+    async def _put(self, *, body: Any, if_absent: bool, **arguments: Any) -> dict[str, Any]:
+        if if_absent and (arguments.get("if_match") is not None or arguments["if_exists"]):
             raise ArgumentError("`if_absent` contradicts `if_match` and `if_exists`")
-        put = partial(self._table.put, body=arguments["body"], if_none_match=arguments["if_absent"])
-        return await self._change(put, arguments)
+        put = partial(self._table.put, body=body, if_none_match=if_absent)
+        return await self._change(put, **arguments)
 
     async def _change(
-        self, change: Callable[..., Awaitable[Written]], arguments: Arguments
+        self,
+        change: Callable[..., Awaitable[Written]],
+        *,
+        if_exists: bool,
+        if_match: list[int] | None = None,
+        tenant: Tenant | None = None,
+        **how: Any,
     ) -> dict[str, Any]:
-        revision = await self._revision(arguments)
-        written = await change(arguments["id"], if_match=revision, **_how(arguments))
+        route_id, tenant = how.pop("id"), tenant or DEFAULT_TENANT
+        revision = await self._revision(if_match, route_id, tenant, if_exists=if_exists)
+        written = await change(route_id, if_match=revision, tenant=tenant, **how)
         return written.document()
 
-    async def _revision(self, arguments: Arguments) -> int | None:
+    async def _revision(
+        self, wanted: list[int] | None, route_id: str, tenant: Tenant, *, if_exists: bool
+    ) -> int | None:
         """Return the one revision on which a change depends, None = on none."""
-        wanted: list[int] | None = arguments.get("if_match")
-        if wanted is None and not arguments["if_exists"]:
+        if wanted is None and not if_exists:
             return None
         if wanted is not None and len(wanted) == 1:
             return wanted[0]
         try:
-            view = await self._table.get(arguments["id"], tenant=_tenant(arguments))
+            view = await self._table.get(route_id, tenant=tenant)
         except RouteNotFoundError:
             # The table reports that the route does not exist.
             return _NO_REVISION
         return view.revision if wanted is None or view.revision in wanted else _NO_REVISION
 
-    async def _drift(self, arguments: Arguments) -> dict[str, Any]:
-        report = await self._table.drift(repair=arguments["repair"])
+    async def _drift(self, *, repair: bool) -> dict[str, Any]:
+        report = await self._table.drift(repair=repair)
         return report.document()
 
-    async def _instances(self, _arguments: Arguments) -> dict[str, Any]:
+    async def _instances(self) -> dict[str, Any]:
         return {"instances": list(map(to_builtins, await self._table.instances()))}
 
-    async def _apply(self, arguments: Arguments) -> dict[str, Any]:
-        applied = await self._table.apply_manifest(
-            arguments["text"],
-            arguments["file"],
-            expected_revision=arguments.get("expected_revision"),
-            wait=arguments["wait"],
-        )
+    async def _apply(self, *, text: str, file: str, **how: Any) -> dict[str, Any]:
+        applied = await self._table.apply_manifest(text, file, **how)
         document: dict[str, Any] = to_builtins(applied)
         return document
-
-
-def _how(arguments: Arguments) -> dict[str, Any]:
-    return {
-        "tenant": _tenant(arguments),
-        "wait": arguments["wait"],
-        "timeout_s": arguments["timeout_s"],
-    }
-
-
-def _tenant(arguments: Arguments) -> Tenant:
-    return arguments.get("tenant") or DEFAULT_TENANT

@@ -5,22 +5,17 @@ Owns nothing; asks the listener. Answers come in pages, so no number of sessions
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from edgehub.operations.arguments import text, whole
+from edgehub.operations.arguments import paged, text
 from edgehub.operations.operation import Operation
 from edgehub.operations.results import sessions as results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from edgehub.heads.mqtt.listener import MqttListener
 
-    Arguments = Mapping[str, Any]
-
-PAGE_MAX: Final = 1000
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +36,7 @@ class SessionOperations:
                 about="List sessions of MQTT clients, a page at a time.",
                 handler=self._list,
                 result=results.SessionsDocument,
-                arguments=(
-                    text("after", "Client id of the last one before."),
-                    whole("limit", "Most sessions.", default=100, maximum=PAGE_MAX),
-                ),
+                arguments=paged("Client id"),
             ),
             Operation(
                 name="session end",
@@ -56,18 +48,15 @@ class SessionOperations:
             ),
         ]
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        after = arguments.get("after") or ""
-        limit = arguments["limit"]
-        page = self._listener.session_documents(after, limit + 1)
+    async def _list(self, *, limit: int, after: str | None = None) -> dict[str, Any]:
+        page = self._listener.session_documents(after or "", limit + 1)
         has_more = 0 < limit < len(page)
         return {
             "sessions": page[:limit],
             "next": page[limit - 1]["client_id"] if has_more else None,
         }
 
-    async def _end(self, arguments: Arguments) -> dict[str, Any]:
-        client_id = arguments["client_id"]
+    async def _end(self, *, client_id: str) -> dict[str, Any]:
         dropped = await self._listener.end_session(client_id)
         if dropped is not None:
             log.info("mqtt.session_ended", client_id=client_id, dropped=dropped)

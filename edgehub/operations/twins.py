@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.devices.ids import ID_RULE, is_device_id
 from edgehub.errors import StoreError
-from edgehub.operations.arguments import document, text, whole
+from edgehub.operations.arguments import CLIENT, client_of, document, page_of, paged
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation, Resource
 from edgehub.operations.results import twins as results
 from edgehub.store.failure import settling
@@ -17,19 +16,12 @@ from edgehub.twins.document import TwinOwnedError, check_patch
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from edgehub.message import Refusal
     from edgehub.twins.twins import ClientTwins
 
-    Arguments = Mapping[str, Any]
-
-PAGE_MAX: Final = 1000
 PATH: Final = "/api/v1/twins/{device_id}"
-CLIENT: Final = (
-    text("device_id", "Id of the device.", required=True),
-    text("module_id", "Id of its module; absent = the device itself."),
-)
 
 
 class TwinOperations:
@@ -60,10 +52,7 @@ class TwinOperations:
                 about="List devices and modules that have a twin, a page at a time.",
                 handler=self._list,
                 result=results.TwinsDocument,
-                arguments=(
-                    text("after", "Client id of the last one before."),
-                    whole("limit", "Most of them.", default=100, maximum=PAGE_MAX),
-                ),
+                arguments=paged("Client id"),
                 resource=Resource(method="GET", path="/api/v1/twins"),
             ),
             Operation(
@@ -101,18 +90,16 @@ class TwinOperations:
             ),
         ]
 
-    async def _list(self, arguments: Arguments) -> dict[str, Any]:
-        after, limit = arguments.get("after") or "", arguments["limit"]
-        page = sorted(client_id for client_id in self._twins.ids() if client_id > after)
-        rows = [self._row(client_id) for client_id in page[:limit]]
-        return {"twins": rows, "next": page[limit - 1] if 0 < limit < len(page) else None}
+    async def _list(self, **page: Any) -> dict[str, Any]:
+        shown, after = page_of(self._twins.ids(), **page)
+        return {"twins": list(map(self._row, shown)), "next": after}
 
-    async def _show(self, arguments: Arguments) -> dict[str, Any]:
-        return self._document(self._known(arguments))
+    async def _show(self, **client: Any) -> dict[str, Any]:
+        return self._document(self._known(client_of(**client)))
 
-    async def _set(self, arguments: Arguments) -> dict[str, Any]:
-        client_id = self._known(arguments)
-        desired, tags = _sections(arguments["patch"])
+    async def _set(self, *, patch: Any, **client: Any) -> dict[str, Any]:
+        client_id = self._known(client_of(**client))
+        desired, tags = _sections(patch)
         if desired and self._is_owned(client_id):
             raise TwinOwnedError(client_id)
         before = self._twins.get(client_id)
@@ -124,16 +111,15 @@ class TwinOperations:
             await _stored(settled)
         return self._document(client_id)
 
-    async def _remove(self, arguments: Arguments) -> dict[str, Any]:
-        client_id = client_of(arguments)
+    async def _remove(self, **client: Any) -> dict[str, Any]:
+        client_id = client_of(**client)
         settle, settled = settling()
         removed = self._twins.remove(client_id, settle)
         if removed:
             await _stored(settled)
         return {"client_id": client_id, "removed": removed}
 
-    def _known(self, arguments: Arguments) -> str:
-        client_id = client_of(arguments)
+    def _known(self, client_id: str) -> str:
         if not self._is_known(client_id):
             raise NotFoundError(
                 f"there is no client {client_id}: it has no identity and no twin, and is not "
@@ -161,21 +147,6 @@ class TwinOperations:
                 "reported": {**twin.reported, "$version": twin.reported_version},
             },
         }
-
-
-def client_of(arguments: Arguments) -> str:
-    """Return the client id that arguments name.
-
-    Raises:
-        ArgumentError: It is none.
-    """
-    names = [arguments["device_id"]]
-    if arguments.get("module_id") is not None:
-        names.append(arguments["module_id"])
-    for name in names:
-        if not is_device_id(name):
-            raise ArgumentError(f"{name!a} is no id; one has {ID_RULE}")
-    return "/".join(names)
 
 
 def _sections(patch: Any) -> tuple[dict[str, Any], dict[str, Any]]:

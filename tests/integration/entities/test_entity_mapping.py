@@ -171,7 +171,7 @@ async def test_a_purged_creation_parks_its_rows(tmp_path: Path) -> None:
         store = hub.store
         (queue,) = [queue for queue in store.queues.of("upstream") if queue.priority == 5]
         await store.purger.take_out(queue, None, from_offset=0, through=1 << 40)
-        hub.mapping.rows_changed(queue.endpoint_id, gone=True)
+        hub.mapping.rows_changed(queue.endpoint_id, are_removed=True)
         cloud.revive()
         await hub.quiet()
         assert cloud.bodies("A") == []
@@ -201,7 +201,7 @@ async def test_a_requeued_creation_lets_its_rows_go(tmp_path: Path) -> None:
         assert cloud.bodies("A") == []
         (letter,) = await hub.store.inspection.dead_letters()
         await hub.store.requeuer.requeue([letter.id])
-        hub.mapping.rows_changed(letter.endpoint_id, gone=False)
+        hub.mapping.rows_changed(letter.endpoint_id, are_removed=False)
         await hub.drained()
         assert (cloud.bodies("A"), cloud.faults) == ([1], [])
         assert hub.mapping.directory is not None
@@ -220,7 +220,7 @@ async def test_a_moved_creation_is_not_waited_for(tmp_path: Path) -> None:
         (queue,) = [queue for queue in hub.store.queues.of(UPSTREAM) if queue.priority == 5]
         target = hub.store.queues.get(EndpointId("lab"), Priority(5))
         await hub.store.purger.take_out(queue, target, from_offset=0, through=1 << 40)
-        hub.mapping.rows_changed(UPSTREAM, gone=False)
+        hub.mapping.rows_changed(UPSTREAM, are_removed=False)
         cloud.revive()
         await hub.quiet()
         assert cloud.bodies("A") == [1]
@@ -248,7 +248,7 @@ async def test_a_hub_without_mapper_still_keeps_the_order_of_what_it_has(tmp_pat
         assert (cloud.bodies("B"), cloud.faults) == ([], [])
         (letter,) = await hub.store.inspection.dead_letters()
         await hub.store.requeuer.requeue([letter.id])
-        hub.mapping.rows_changed(UPSTREAM, gone=False)
+        hub.mapping.rows_changed(UPSTREAM, are_removed=False)
         cloud.answer = lambda _row: None
         await hub.drained()
         assert (cloud.bodies("B"), cloud.faults, len(hub.mapping.announcements)) == ([1], [], 0)

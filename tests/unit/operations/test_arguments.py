@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,6 @@ from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.queues import parse_queue_id
 from edgehub.operations.results.journal import Nothing
 from edgehub.routes.tenant import Tenant
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 @pytest.mark.parametrize("value", [None, "", 5, ["x"], True])
@@ -78,8 +75,8 @@ def test_a_tenant_is_parsed() -> None:
 async def test_an_operation_gets_its_arguments_checked_and_with_defaults() -> None:
     """What is absent and has no default stays absent; what is not declared is refused."""
 
-    async def handler(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(arguments)
+    async def handler(**arguments: Any) -> dict[str, Any]:
+        return arguments
 
     arguments = (text("queue", ""), whole("limit", "", default=10), flag("payload", ""))
     operation = Operation(
