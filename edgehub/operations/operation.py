@@ -7,12 +7,11 @@ whichever transport it came.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert, json
 
 from edgehub.errors import EdgeHubError
 from edgehub.routes.tenant import Tenant
@@ -80,40 +79,46 @@ class Argument(Struct, frozen=True):
         Raises:
             ArgumentError: It is not.
         """
-        if self.kind is ArgumentKind.TENANT and isinstance(value, str):
-            try:
+        if (value is None and not self.required) or isinstance(value, Tenant):
+            return value
+        try:
+            if self.kind is ArgumentKind.TENANT and isinstance(value, str):
                 return Tenant.parse(value)
-            except ValueError as error:
-                raise ArgumentError(f"`{self.name}`: {error}") from error
-        if (value is None and not self.required) or _FITS[self.kind](self, value):
+        except ValueError as error:
+            raise ArgumentError(f"`{self.name}`: {error}") from error
+        if self._fits(value):
             return value
         raise ArgumentError(f"`{self.name}`: want {self._expected()}")
 
     def schema(self) -> dict[str, Any]:
         """Return its JSON Schema."""
-        schema = {**self._schemas()[self.kind], "description": self.about}
-        return schema if self.default is None else {**schema, "default": self.default}
+        choices = {"enum": list(self.choices)} if self.choices else {}
+        default = {} if self.default is None else {"default": self.default}
+        return json.schema(self._type()) | choices | {"description": self.about} | default
 
-    def _schemas(self) -> dict[ArgumentKind, dict[str, Any]]:
-        whole = {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
-        wholes = {"type": "array", "items": {**whole, "maximum": WHOLE_MAX}}
+    def _fits(self, value: Any) -> bool:
+        if value is None or (self.choices and value not in self.choices):
+            return False
+        try:
+            convert(value, self._type())
+        except ValidationError:
+            return False
+        return True
+
+    def _type(self) -> Any:
+        """Return the type of its values in JSON."""
+        each = Annotated[int, Meta(ge=self.minimum, le=WHOLE_MAX)]
         return {
-            ArgumentKind.TEXT: (
-                {"enum": list(self.choices)} if self.choices else {"type": "string", "minLength": 1}
-            ),
-            ArgumentKind.FILE: {"type": "string"},
-            ArgumentKind.WHOLE: whole,
-            ArgumentKind.SECONDS: {
-                "type": "number",
-                "exclusiveMinimum": 0,
-                "maximum": self.maximum,
-            },
-            ArgumentKind.FLAG: {"type": "boolean"},
-            ArgumentKind.TENANT: {"type": "string"},
-            ArgumentKind.TEXTS: {"type": "array", "items": {"type": "string"}},
-            ArgumentKind.WHOLES: {**wholes, "maxItems": self.maximum},
-            ArgumentKind.JSON: {},
-        }
+            ArgumentKind.TEXT: Annotated[str, Meta(min_length=1)],
+            ArgumentKind.FILE: str,
+            ArgumentKind.WHOLE: Annotated[int, Meta(ge=self.minimum, le=self.maximum)],
+            ArgumentKind.SECONDS: Annotated[float, Meta(gt=0, le=self.maximum)],
+            ArgumentKind.FLAG: bool,
+            ArgumentKind.TENANT: str,
+            ArgumentKind.TEXTS: list[str],
+            ArgumentKind.WHOLES: Annotated[list[each], Meta(max_length=self.maximum)],  # type: ignore[valid-type]
+            ArgumentKind.JSON: Any,
+        }[self.kind]
 
     def _expected(self) -> str:
         text = f"one of {', '.join(self.choices)}" if self.choices else "a text that is not empty"
@@ -128,39 +133,6 @@ class Argument(Struct, frozen=True):
             ArgumentKind.WHOLES: f"a list of at most {self.maximum} whole numbers",
             ArgumentKind.JSON: self.about,
         }[self.kind]
-
-
-def _is_whole(value: object, minimum: int, maximum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
-
-
-def _is_seconds(argument: Argument, value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return math.isfinite(value) and 0 < value <= argument.maximum
-
-
-_FITS: Final[dict[ArgumentKind, Callable[[Argument, Any], bool]]] = {
-    ArgumentKind.TEXT: lambda argument, value: (
-        isinstance(value, str) and bool(value) and (value in (argument.choices or (value,)))
-    ),
-    ArgumentKind.FILE: lambda _argument, value: isinstance(value, str),
-    ArgumentKind.WHOLE: lambda argument, value: _is_whole(
-        value, argument.minimum, argument.maximum
-    ),
-    ArgumentKind.SECONDS: _is_seconds,
-    ArgumentKind.FLAG: lambda _argument, value: isinstance(value, bool),
-    ArgumentKind.TENANT: lambda _argument, value: isinstance(value, Tenant),
-    ArgumentKind.TEXTS: lambda _argument, value: (
-        isinstance(value, list) and all(isinstance(each, str) for each in value)
-    ),
-    ArgumentKind.WHOLES: lambda argument, value: (
-        isinstance(value, list)
-        and len(value) <= argument.maximum
-        and all(_is_whole(each, argument.minimum, WHOLE_MAX) for each in value)
-    ),
-    ArgumentKind.JSON: lambda argument, value: value is not None or not argument.required,
-}
 
 
 class Resource(Struct, frozen=True, kw_only=True):
