@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import print_json_line, print_line
+from edgehub.cli.output import json_option_of, print_json_line, print_line, wants_json
 from edgehub.lab.simulation.form import WHOLE_MAX, ScenarioError, scenarios_of
 from edgehub.lab.simulation.run import simulate as run_simulation
 from edgehub.telemetry.log import configure
@@ -35,8 +35,8 @@ def affinity() -> None:
     multiple=True,
     help="Wait of a gateway that lost the device, instead of the scenario's; may be given again.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-def simulate(file: IO[bytes], delays_ms: tuple[int, ...], as_json: bool) -> int:
+@json_option_of("Print one JSON object a line.")
+def simulate(file: IO[bytes], delays_ms: tuple[int, ...]) -> int:
     """Show what becomes of the events of scenarios.
 
     FILE (- = standard input) holds a scenario, a list of them, an object with `scenarios`, or one a
@@ -51,11 +51,11 @@ def simulate(file: IO[bytes], delays_ms: tuple[int, ...], as_json: bool) -> int:
                 outcome = run_simulation(form, delay_ms=delay_ms)
             except ScenarioError as error:
                 all_usable = False
-                _complain(place, form, error, as_json=as_json)
+                _complain(place, form, error)
                 break
             for member in outcome["ignored"]:
                 print_line(f"edgehub: {place}: ignored: {member}", err=True)
-            if as_json:
+            if wants_json():
                 print_json_line(outcome)
             else:
                 _print(place, form, outcome)
@@ -91,9 +91,9 @@ def _forms(file: IO[bytes], name: str) -> list[Any]:
         return forms
 
 
-def _complain(place: str, form: Any, error: ScenarioError, *, as_json: bool) -> None:
+def _complain(place: str, form: Any, error: ScenarioError) -> None:
     print_line(f"edgehub: {place}: {error}", err=True)
-    if as_json:
+    if wants_json():
         id_ = form.get("id") if isinstance(form, dict) else None
         print_json_line({"id": id_, "error": str(error)})
 

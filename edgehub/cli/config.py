@@ -47,7 +47,7 @@ def config() -> None:
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 @click.pass_obj
-def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
+def validate(obj: dict[str, Any], file: Path | None) -> int:
     """Check settings, manifest, identities, topics and files, as the start does.
 
     FILE is a settings file; absent = the one that --config names before the command, as in
@@ -61,11 +61,11 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
         configuration = read_configuration(loaded, hub_id=known_hub_id(loaded.settings) or "")
     except ConfigError as error:
         document = {"ok": False, "faults": fault_documents(error), "warnings": []}
-        end_as_json(document, EXIT_CONFIG, as_json=as_json)
+        end_as_json(document, EXIT_CONFIG)
         raise
     missing = missing_warnings(configuration.manifest)
     warnings = [*map(str, missing), *configuration.all_warnings]
-    end_as_json({"ok": True, "faults": [], "warnings": warnings}, as_json=as_json)
+    end_as_json({"ok": True, "faults": [], "warnings": warnings})
     for fault in (*configuration.manifest.warnings, *missing):
         print_line(f"{configuration.manifest.file}: warning: {fault}", err=True)
     for warning in configuration.warnings:
@@ -79,13 +79,13 @@ def validate(obj: dict[str, Any], file: Path | None, as_json: bool) -> int:
 @click.option("--running", is_flag=True, help="Show the settings of the running hub.")
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], running: bool, as_json: bool) -> int:
+def show(obj: dict[str, Any], running: bool) -> int:
     """Show every setting in force and where it comes from, secrets blanked out."""
     if running:
         document = ask_hub(obj, "config show")
     else:
         document = _from_files(SettingsSource(obj["config"]).read())
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     _print_effective(document)
     return 0
 
@@ -106,7 +106,7 @@ def example() -> None:
 @config.command("reload")
 @json_option
 @click.pass_obj
-def reload_(obj: dict[str, Any], as_json: bool) -> int:
+def reload_(obj: dict[str, Any]) -> int:
     """Make the hub read settings, manifest and identities again, as SIGHUP does.
 
     Applied whole or not at all; says what became of it. Exit code 78 if it was refused.
@@ -118,7 +118,7 @@ def reload_(obj: dict[str, Any], as_json: bool) -> int:
         return EXIT_CONFIG
     outcome = ask_hub(obj, "config reload")
     code = EXIT_CONFIG if outcome["outcome"] == "refused" else 0
-    end_as_json(outcome, code, as_json=as_json)
+    end_as_json(outcome, code)
     _print_outcome(outcome)
     return code
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from edgehub.cli.output import json_option_of
 from edgehub.errors import ConfigError
 from edgehub.settings import load_settings
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from edgehub.settings import Settings
 
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+json_option: Final = json_option_of("Print one JSON array.")
 
 
 class CredentialFile:

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from edgehub.cli.output import print_line
+from edgehub.cli.output import end_as_json, print_line
 from edgehub.cli.refusal import CommandError
 from edgehub.control.socket_path import address
 from edgehub.errors import DaemonUnreachableError
@@ -143,6 +143,13 @@ def ask_hub(
     if "hub" not in obj:
         obj["hub"] = RunningHub(obj["config"])
     return obj["hub"].call(command, answer_s, **arguments)
+
+
+def answer_of(obj: dict[str, Any], command: str, **arguments: Any) -> Any:
+    """Return the answer of the hub to be shown, unless it was to be JSON: then the command ends."""
+    answer = ask_hub(obj, command, **arguments)
+    end_as_json(answer)
+    return answer
 
 
 def exchange(

@@ -8,9 +8,9 @@ import click
 
 from edgehub.cli.arguments import stacked
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_json, print_line, print_members
+from edgehub.cli.output import json_option, print_json, print_line, print_members, wants_json
 from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
 
@@ -50,18 +50,15 @@ def dead() -> None:
 @click.option("--after", type=click.IntRange(0), default=0, help="Begin after this number.")
 @json_option
 @click.pass_obj
-def list_letters(
-    obj: dict[str, Any], queue_name: str | None, limit: int, after: int, as_json: bool
-) -> None:
+def list_letters(obj: dict[str, Any], queue_name: str | None, limit: int, after: int) -> None:
     """List dead letters, oldest first, a page at a time."""
-    document = ask_hub(
+    document = answer_of(
         obj,
         "dead list",
         queue=queue_name,
         limit=limit,
         after=after,
     )
-    end_as_json(document, as_json=as_json)
     print_table(
         (*_FIGURES[:1], "queue", *_FIGURES[1:], "since", "device", "reason", "id"),
         (
@@ -89,10 +86,9 @@ def list_letters(
 @click.option("--payload", is_flag=True, help="Show the body and the values of properties.")
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], number: int, payload: bool, as_json: bool) -> None:
+def show(obj: dict[str, Any], number: int, payload: bool) -> None:
     """Show the dead letter of a NUMBER; no body and no values unless asked for."""
-    letter = ask_hub(obj, "dead show", dead_letter=number, payload=payload)
-    end_as_json(letter, as_json=as_json)
+    letter = answer_of(obj, "dead show", dead_letter=number, payload=payload)
     print_members({name: value for name, value in letter.items() if name not in _OF_QUEUE})
 
 
@@ -124,7 +120,6 @@ def _release(
     queue_name: str | None,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
 ) -> None:
     if sum([bool(numbers), every, queue_name is not None]) != 1:
         raise click.UsageError(
@@ -142,7 +137,7 @@ def _release(
             part = chosen[start : start + _AT_ONCE]
             rows += ask_hub(obj, command, dead_letters=part)["rows"]
     missing = len(chosen) - rows
-    if as_json:
+    if wants_json():
         print_json({"rows": rows, "missing": missing, "dry_run": dry_run})
     else:
         done = f"would {verb}" if dry_run else f"{verb}d"

@@ -7,10 +7,10 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.device_messages import messages, purge, send_to_device
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_line, print_members, print_outcome
+from edgehub.cli.output import json_option, print_line, print_members, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import print_table
 from edgehub.devices.source import Deduplication
@@ -36,10 +36,9 @@ for _command in (send_to_device, messages, purge):
 @after_option("device")
 @json_option
 @click.pass_obj
-def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+def list_devices(obj: dict[str, Any], limit: int, after: str) -> None:
     """List devices that were heard or judged here, by their ids."""
-    answer = ask_hub(obj, "device list", limit=limit, after=after or None)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "device list", limit=limit, after=after or None)
     print_table(
         ("device", "this hub is", "session", "epoch", "waiting", "silent"),
         (
@@ -63,10 +62,9 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
 @click.argument("device_id", metavar="DEVICE")
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
+def show(obj: dict[str, Any], device_id: str) -> None:
     """Show one device: settings, session, queue, connection, and its last changes of owner."""
-    answer = ask_hub(obj, "device show", device_id=device_id)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "device show", device_id=device_id)
     ledger = answer.pop("ledger")
     for key, value in answer.items():
         if isinstance(value, dict):
@@ -81,14 +79,13 @@ def show(obj: dict[str, Any], device_id: str, as_json: bool) -> None:
 @limit_option
 @json_option
 @click.pass_obj
-def ledger(obj: dict[str, Any], device_id: str | None, limit: int, as_json: bool) -> None:
+def ledger(obj: dict[str, Any], device_id: str | None, limit: int) -> None:
     """Show who owned what when: each change that this hub saw, and its cause.
 
     A change is a steal when this hub took the device from another one. A ping-pong is a device that
     came back after it was lost.
     """
-    answer = ask_hub(obj, "device ledger", device_id=device_id, limit=limit)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "device ledger", device_id=device_id, limit=limit)
     _print_ledger(answer["entries"])
     for word, counts in (("hour", answer["last_hour"]), ("day", answer["last_day"])):
         print_line(
@@ -119,7 +116,6 @@ def set_device(
     deduplication: str | None,
     gateway_id: str | None,
     keep_alive_s: int | None,
-    as_json: bool,
 ) -> None:
     """Set how a device is treated; what is not given stays."""
     arguments: dict[str, Any] = {"device_id": device_id}
@@ -129,8 +125,7 @@ def set_device(
         arguments["gateway_id"] = gateway_id or None
     if keep_alive_s is not None:
         arguments["keep_alive_s"] = keep_alive_s
-    answer = ask_hub(obj, "device set", **arguments)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "device set", **arguments)
     print_members(answer)
 
 

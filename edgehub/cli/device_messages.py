@@ -10,8 +10,8 @@ import click
 
 from edgehub.cli.arguments import checked, duration_s, named_values
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.daemon import answer_of, ask_hub
+from edgehub.cli.output import json_option, print_line
 from edgehub.cli.tables import print_table
 from edgehub.telemetry.plural import counted
 
@@ -56,7 +56,6 @@ def send_to_device(
     module: str | None,
     properties: dict[str, str],
     ttl: int | None,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Send a message to DEVICE; the hub stores it until the device has acknowledged it.
@@ -69,14 +68,13 @@ def send_to_device(
     """  # noqa: D301 - \b is click's sign for lines that stay as they are
     content = sys.stdin.buffer.read() if body in {None, "-"} else str(body).encode()
     given = {"module_id": module, "ttl_s": ttl, "properties": properties or None, **options}
-    answer = ask_hub(
+    answer = answer_of(
         obj,
         "device send",
         device_id=device_id,
         body_base64=base64.b64encode(content).decode(),
         **{name: value for name, value in given.items() if value is not None},
     )
-    end_as_json(answer, as_json=as_json)
     waiting = counted(answer["waiting"], "message")
     print_line(f"stored: {answer['message_id']}, until {answer['expires']} ({waiting} for it now)")
     if answer["owner"] is not None:
@@ -88,10 +86,9 @@ def send_to_device(
 @_MODULE
 @json_option
 @click.pass_obj
-def messages(obj: dict[str, Any], device_id: str, module: str | None, as_json: bool) -> None:
+def messages(obj: dict[str, Any], device_id: str, module: str | None) -> None:
     """List messages that wait for DEVICE, the next one first, and dead letters."""
-    answer = ask_hub(obj, "device messages", device_id=device_id, module_id=module)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "device messages", device_id=device_id, module_id=module)
     print_table(
         ("id", "priority", "from", "stored", "expires", "deliveries", "bytes", "state"),
         (

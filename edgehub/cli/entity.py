@@ -11,9 +11,9 @@ from typing import IO, Any, Final
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_json_line, print_line, print_members
+from edgehub.cli.output import json_option, print_json_line, print_line, print_members
 from edgehub.cli.tables import print_table
 from edgehub.entities.faults import MappingError
 from edgehub.entities.replay import replay as run_replay
@@ -38,11 +38,10 @@ def entity() -> None:
 @json_option
 @click.pass_obj
 def list_entities(
-    obj: dict[str, Any], root: str | None, parent: str | None, type_: str | None, as_json: bool
+    obj: dict[str, Any], root: str | None, parent: str | None, type_: str | None
 ) -> None:
     """List registered entities, the gateway first."""
-    document = ask_hub(obj, "entity list", root=root, parent=parent, type=type_)
-    end_as_json(document, as_json=as_json)
+    document = answer_of(obj, "entity list", root=root, parent=parent, type=type_)
     print_table(
         ("topic id", "type", "id", "parent", "name", "announced"),
         (
@@ -64,10 +63,9 @@ def list_entities(
 @click.argument("topic_id", metavar="TOPIC-ID")
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
+def show(obj: dict[str, Any], topic_id: str) -> None:
     """Show one entity with its twin values and what is right below it."""
-    document = ask_hub(obj, "entity show", topic_id=topic_id)
-    end_as_json(document, as_json=as_json)
+    document = answer_of(obj, "entity show", topic_id=topic_id)
     twin, children = document.pop("twin"), document.pop("children")
     print_members({key: value for key, value in document.items() if value is not None})
     for key, value in twin.items():
@@ -95,7 +93,7 @@ def show(obj: dict[str, Any], topic_id: str, as_json: bool) -> None:
 @click.option("--cloud-type", help="Type at the cloud.")
 @json_option
 @click.pass_obj
-def register(  # noqa: PLR0913, PLR0917 - one per option
+def register(
     obj: dict[str, Any],
     topic_id: str,
     type_: str,
@@ -104,7 +102,6 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
     health: str | None,
     name: str | None,
     cloud_type: str | None,
-    as_json: bool,
 ) -> None:
     """Register an entity, or change its registration."""
     members = {
@@ -116,8 +113,7 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
         "type": cloud_type,
     }
     document = {key: value for key, value in members.items() if value is not None}
-    answer = ask_hub(obj, "entity register", topic_id=topic_id, document=document)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "entity register", topic_id=topic_id, document=document)
     if answer["outcome"] == "pending":
         print_line(f"{answer['@topic-id']}: pending, waits for {answer['waits_for']}")
     else:
@@ -132,15 +128,14 @@ def register(  # noqa: PLR0913, PLR0917 - one per option
 @yes_option
 @json_option
 @click.pass_obj
-def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None:
+def remove(obj: dict[str, Any], topic_id: str, yes: bool) -> None:
     """Forget an entity and all below it, and clear what is retained of them.
 
     The cloud is not notified: what it has stays there.
     """
     question = f"Forget {topic_id} and all below it?"
     ask(question, yes=yes, look_first=f"`edgehub entity show {topic_id}`")
-    answer = ask_hub(obj, "entity remove", topic_id=topic_id)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "entity remove", topic_id=topic_id)
     for removed in answer["removed"]:
         print_line(f"removed {removed}")
 
@@ -148,10 +143,9 @@ def remove(obj: dict[str, Any], topic_id: str, yes: bool, as_json: bool) -> None
 @entity.command()
 @json_option
 @click.pass_obj
-def pending(obj: dict[str, Any], as_json: bool) -> None:
+def pending(obj: dict[str, Any]) -> None:
     """Show the entities that send without being registered, most bytes first."""
-    document = ask_hub(obj, "entity pending")
-    end_as_json(document, as_json=as_json)
+    document = answer_of(obj, "entity pending")
     print_table(
         ("topic id", "waits for", *_FIGURES, "clients"),
         (

@@ -254,7 +254,7 @@ def remove(obj: dict[str, Any] | None, identity_id: str, file: Path | None) -> N
 @_FILE.option
 @json_option
 @click.pass_obj
-def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
+def list_identities(obj: dict[str, Any] | None, file: Path | None) -> None:
     """List identities and their rights, never their hashes and keys."""
     entries = read_identities(_FILE.path(file, obj)).values()
     document = [
@@ -273,7 +273,7 @@ def list_identities(obj: dict[str, Any] | None, file: Path | None, as_json: bool
         }
         for entry in entries
     ]
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     tenants = any(entry.tenant for entry in entries)
     columns = ("id", "credentials", "on behalf of", "publishes to", "subscribes to", "state")
     rows = [

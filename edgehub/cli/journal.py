@@ -9,9 +9,9 @@ import click
 from msgspec import Struct, field
 
 from edgehub.cli.arguments import checked, duration_s
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup, hint
-from edgehub.cli.output import end_as_json, json_option, print_json, print_line
+from edgehub.cli.output import end_as_json, json_option, print_json, print_line, wants_json
 from edgehub.cli.tables import print_table
 from edgehub.cli.why import WAITED_TEXTS
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
@@ -40,11 +40,11 @@ def journal() -> None:
 @journal.command()
 @json_option
 @click.pass_obj
-def status(obj: dict[str, Any], as_json: bool) -> int:
+def status(obj: dict[str, Any]) -> int:
     """Show how far the journal is, what it holds and where it went; exit code 1 if it fails."""
     document = ask_hub(obj, "journal status")
     failed = int(document.get("failing") is not None)
-    end_as_json(document, failed, as_json=as_json)
+    end_as_json(document, failed)
     if not document["enabled"]:
         print_line("this hub keeps no journal (journal.enabled = false)")
         return 0
@@ -119,7 +119,6 @@ def show(
     queue_name: str | None,
     since: int,
     limit: int,
-    as_json: bool,
 ) -> None:
     """Show what became of messages: the newest lines of the journal that fit, oldest first.
 
@@ -127,10 +126,9 @@ def show(
     Example:
       edgehub journal show --event expired --since 1h
     """  # noqa: D301 - \b is click's sign for lines that stay as they are
-    document = ask_hub(
+    document = answer_of(
         obj, "journal show", event=event, queue=queue_name, since_s=since, limit=limit
     )
-    end_as_json(document, as_json=as_json)
     lines, found = document["lines"], document["found"]
     print_table(
         ("time", "event", "queue", *_LINE_FIGURES, *_LINE_TEXTS),
@@ -181,7 +179,7 @@ def _expired_text(line: dict[str, Any]) -> str:
 )
 @json_option
 @click.pass_obj
-def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
+def export(obj: dict[str, Any], target: str, close: bool) -> int:
     """Copy each closed segment to DIR|URL that is not there yet, and list the dates it touches.
 
     A target gets each segment once; an export that was cut off is repeated with the same names and
@@ -198,7 +196,7 @@ def export(obj: dict[str, Any], target: str, close: bool, as_json: bool) -> int:
     plan = exported.plan
     segments = [segment for manifest in exported.manifests for segment in manifest["segments"]]
     dates = sorted({date for manifest in exported.manifests for date in manifest["dates"]})
-    if as_json:
+    if wants_json():
         document = {
             "target": name,
             "dates": dates,

@@ -19,7 +19,7 @@ from edgehub.cli.mqtt_client import (
     server_options,
     upstream_server,
 )
-from edgehub.cli.output import print_json_line, print_line
+from edgehub.cli.output import json_option_of, print_json_line, print_line, wants_json
 from edgehub.message import body_members
 from edgehub.mqtt.topic_filter import filter_fault
 
@@ -62,7 +62,7 @@ def _filter(value: str) -> None:
     show_default=True,
     help="Version of MQTT; 5 shows user properties.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@json_option_of("Print one JSON object a line.")
 @server_options
 @click.pass_obj
 def listen(
@@ -75,7 +75,6 @@ def listen(
     count: int | None,
     qos: int,
     version: str,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Print messages that a hub, or its upstream broker, delivers for FILTER... until Ctrl-C.
@@ -91,7 +90,7 @@ def listen(
     """  # noqa: D301 - \b is click's sign for lines that stay as they are
     server = upstream_server(obj) if upstream else hub_server(obj, **options)
     name = client_id or f"edgehub-listen-{secrets.token_hex(4)}"
-    work = _print_messages(server, name, filters, count, qos, version, as_json=as_json)
+    work = _print_messages(server, name, filters, count, qos, version)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work)
 
@@ -103,8 +102,6 @@ async def _print_messages(
     count: int | None,
     qos: int,
     version: str,
-    *,
-    as_json: bool,
 ) -> None:
     async with connected(server, client_id, _VERSIONS[version]) as client:
         for topic_filter in filters:
@@ -114,7 +111,7 @@ async def _print_messages(
         print_line(f"listening at {server.host}:{server.port} as {client_id}", err=True)
         printed = 0
         async for message in client.messages:
-            if as_json:
+            if wants_json():
                 print_json_line(_document(message))
             else:
                 print_line(f"{message.topic.value} {_text(message)}")

@@ -13,7 +13,7 @@ import click
 from msgspec import to_builtins
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, json_option, print_line, print_members, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
@@ -86,7 +86,7 @@ def device() -> None:
 @click.option("--replace", is_flag=True, help="Change a device that is registered.")
 @json_option
 @click.pass_obj
-def add(obj: dict[str, Any], /, as_json: bool, **given: Any) -> None:
+def add(obj: dict[str, Any], /, **given: Any) -> None:
     """Register a device.
 
     One that joins (OTAA) has --app-key, one with a session for good (ABP) has --dev-addr,
@@ -94,8 +94,7 @@ def add(obj: dict[str, Any], /, as_json: bool, **given: Any) -> None:
     lora device import -` takes them from standard input.
     """
     arguments = {name: value for name, value in given.items() if value not in (None, False)}
-    answer = ask_hub(obj, "lora device add", **arguments)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "lora device add", **arguments)
     print_line(f"registered: {answer['dev_eui']}")
 
 
@@ -104,10 +103,9 @@ def add(obj: dict[str, Any], /, as_json: bool, **given: Any) -> None:
 @after_option("DevEUI")
 @json_option
 @click.pass_obj
-def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+def list_devices(obj: dict[str, Any], limit: int, after: str) -> None:
     """List registered devices, by their DevEUIs."""
-    answer = ask_hub(obj, "lora device list", limit=limit, after=after or None)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "lora device list", limit=limit, after=after or None)
     print_table(
         ("DevEUI", "name", "version", "class", "activation", "DevAddr", *_FIGURES),
         (
@@ -135,10 +133,9 @@ def list_devices(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> 
 @click.option("--keys", is_flag=True, help="Show keys too.")
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], dev_eui: str, keys: bool, as_json: bool) -> None:
+def show(obj: dict[str, Any], dev_eui: str, keys: bool) -> None:
     """Show a device and its session."""
-    answer = ask_hub(obj, "lora device show", dev_eui=dev_eui, keys=keys)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "lora device show", dev_eui=dev_eui, keys=keys)
     print_members({**answer, **answer.pop("keys", {})})
 
 
@@ -147,12 +144,12 @@ def show(obj: dict[str, Any], dev_eui: str, keys: bool, as_json: bool) -> None:
 @yes_option
 @json_option
 @click.pass_obj
-def remove(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> int:
+def remove(obj: dict[str, Any], dev_eui: str, yes: bool) -> int:
     """Remove a device with its keys and session. Exit code 1 if it is not registered."""
     question = f"Remove {dev_eui} with its keys and session?"
     ask(question, yes=yes, look_first=f"`edgehub lora device show {dev_eui}`")
     answer = ask_hub(obj, "lora device remove", dev_eui=dev_eui)
-    end_as_json(answer, 0 if answer["removed"] else 1, as_json=as_json)
+    end_as_json(answer, 0 if answer["removed"] else 1)
     name, is_done = answer["dev_eui"], answer["removed"]
     return print_outcome(f"removed: {name}", f"there is no LoRaWAN device {name}", is_done=is_done)
 
@@ -162,7 +159,7 @@ def remove(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> int:
 @yes_option
 @json_option
 @click.pass_obj
-def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -> None:
+def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool) -> None:
     """Forget which DevNonces a device has used.
 
     For a device that begins with the same ones again, as after a change of its firmware.
@@ -170,8 +167,7 @@ def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -
     """
     question = f"Forget the DevNonces of {dev_eui}?"
     ask(question, yes=yes, look_first=f"`edgehub lora device show {dev_eui}`")
-    answer = ask_hub(obj, "lora device forget-nonces", dev_eui=dev_eui)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "lora device forget-nonces", dev_eui=dev_eui)
     print_line(f"forgotten: {counted(answer['forgotten'], 'nonce')} of {answer['dev_eui']}")
 
 
@@ -181,9 +177,7 @@ def forget_nonces(obj: dict[str, Any], dev_eui: str, yes: bool, as_json: bool) -
 @click.argument("values", metavar="[NAME=NUMBER]...", nargs=-1)
 @json_option
 @click.pass_obj
-def ask_device(
-    obj: dict[str, Any], dev_eui: str, request: str, values: tuple[str, ...], as_json: bool
-) -> None:
+def ask_device(obj: dict[str, Any], dev_eui: str, request: str, values: tuple[str, ...]) -> None:
     """Ask a device by the MAC command REQUEST, such as DevStatusReq.
 
     It is sent with each answer to the device until the device has answered, and forgotten when the
@@ -196,20 +190,20 @@ def ask_device(
             raise click.UsageError(f"`{text}`: want NAME=NUMBER, such as delay=5")
         members[name] = int(number)
     answer = ask_hub(obj, "lora device ask", dev_eui=dev_eui, request=request, values=members)
-    _print_answers(answer, as_json=as_json)
+    _print_answers(answer)
 
 
 @device.command()
 @_DEV_EUI
 @json_option
 @click.pass_obj
-def answers(obj: dict[str, Any], dev_eui: str, as_json: bool) -> None:
+def answers(obj: dict[str, Any], dev_eui: str) -> None:
     """Show what a device was asked by MAC commands and what it has answered."""
-    _print_answers(ask_hub(obj, "lora device answers", dev_eui=dev_eui), as_json=as_json)
+    _print_answers(ask_hub(obj, "lora device answers", dev_eui=dev_eui))
 
 
-def _print_answers(answer: dict[str, Any], *, as_json: bool) -> None:
-    end_as_json(answer, as_json=as_json)
+def _print_answers(answer: dict[str, Any]) -> None:
+    end_as_json(answer)
     for name in answer["waiting"]:
         print_line(f"{name}: waits")
     for name, values in answer["answers"].items():
@@ -225,9 +219,7 @@ def _print_answers(answer: dict[str, Any], *, as_json: bool) -> None:
 @dry_run_option
 @json_option
 @click.pass_obj
-def import_devices(
-    obj: dict[str, Any], source: TextIO, replace: bool, dry_run: bool, as_json: bool
-) -> None:
+def import_devices(obj: dict[str, Any], source: TextIO, replace: bool, dry_run: bool) -> None:
     """Register the devices of a list; `-` reads standard input.
 
     The list is CSV with a heading, or JSON as The Things Stack or ChirpStack have it. If any device
@@ -237,8 +229,7 @@ def import_devices(
         devices = source.read()
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{source.name} is no text in UTF-8: {error.reason}") from error
-    answer = ask_hub(obj, "lora device import", devices=devices, replace=replace, dry_run=dry_run)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "lora device import", devices=devices, replace=replace, dry_run=dry_run)
     word = "would be registered" if dry_run else "registered"
     print_line(
         f"{word}: {counted(answer['added'], 'device')}, {answer['changed']} changed, "
@@ -254,10 +245,9 @@ def station() -> None:
 @station.command("list")
 @json_option
 @click.pass_obj
-def list_stations(obj: dict[str, Any], as_json: bool) -> None:
+def list_stations(obj: dict[str, Any]) -> None:
     """List stations that may connect, and what they have sent since the hub's start."""
-    answer = ask_hub(obj, "lora station list")
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "lora station list")
     figures = ("frames", "refused", "loops", "downlinks")
     print_table(
         ("station", "state", "for", "address", "version", "may", *figures),
@@ -325,7 +315,7 @@ def _rights(row: dict[str, Any]) -> str:
     help="Script that decodes the payload of an uplink.",
 )
 @json_option
-def decode(frame: str, as_json: bool, **given: Any) -> int:
+def decode(frame: str, **given: Any) -> int:
     """Describe a FRAME, hex digits or Base64; needs no hub.
 
     Without keys what is not encrypted is shown. Exit code 1 if the MIC is wrong, or the payload
@@ -345,7 +335,7 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
         airtime = lora_airtime(len(phy_payload), sf=given["sf"], bw_khz=int(given["bw"]))
         document["airtime_ms"] = round(airtime.ms, 3)
     code = 1 if document.get("mic_ok") is False or "decode_error" in document else 0
-    end_as_json(document, code, as_json=as_json)
+    end_as_json(document, code)
     commands = [
         " ".join([each["name"], *(f"{name}={value}" for name, value in each["values"].items())])
         for each in document.get("commands", ())
@@ -406,9 +396,7 @@ def decode(frame: str, as_json: bool, **given: Any) -> int:
     "--token", envvar="EDGEHUB_STATION_TOKEN", help="Value of the header `Authorization`."
 )
 @json_option
-def simulate(
-    stations: tuple[str, ...], lists: bool, as_json: bool, devices: int, seed: str, **given: Any
-) -> int:
+def simulate(stations: tuple[str, ...], lists: bool, devices: int, seed: str, **given: Any) -> int:
     """Play stations and devices against running hubs.
 
     Each STATION is `ws://HOST:PORT/ID`, with an id that its hub lets in. The devices join, send for
@@ -442,7 +430,7 @@ def simulate(
     except OSError as error:
         raise click.ClickException(f"no hub takes the stations: {error}") from error
     document = to_builtins(result)
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     print_members(document)
     is_whole = result.joined == devices and result.acknowledged == result.confirmed
     return 0 if is_whole else 1

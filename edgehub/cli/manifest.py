@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from edgehub.cli.config import EXIT_CONFIG, print_faults
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, json_option, print_line
 from edgehub.cli.table_answer import applied_code, print_applied, print_warnings, wait_option
@@ -35,10 +35,9 @@ def manifest() -> None:
 @manifest.command()
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], as_json: bool) -> int:
+def show(obj: dict[str, Any]) -> int:
     """Show the routes in force."""
-    document = ask_hub(obj, "manifest show")
-    end_as_json(document, as_json=as_json)
+    document = answer_of(obj, "manifest show")
     print_line(
         f"{document['file']}: schema {document['schema_version']}, "
         f"global time to live {_ttl(document['global_ttl_s'])}"
@@ -65,7 +64,7 @@ def show(obj: dict[str, Any], as_json: bool) -> int:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @json_option
 @click.pass_obj
-def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
+def diff(obj: dict[str, Any], file: Path) -> int:
     """Return what FILE would change: routes, classes, stored rows, queues, space on disk.
 
     Nothing is changed. Exit code 78 if the hub would refuse the manifest.
@@ -78,7 +77,7 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
             " `edgehub config reload` first"
         )
     code = EXIT_CONFIG if document["faults"] else 0
-    end_as_json({**document, "hint": hint}, code, as_json=as_json)
+    end_as_json({**document, "hint": hint}, code)
     if document["faults"]:
         print_faults(document["faults"])
         if hint:
@@ -100,9 +99,7 @@ def diff(obj: dict[str, Any], file: Path, as_json: bool) -> int:
 @wait_option
 @json_option
 @click.pass_obj
-def apply(
-    obj: dict[str, Any], *, file: Path, expected: int | None, wait: bool, as_json: bool
-) -> int:
+def apply(obj: dict[str, Any], *, file: Path, expected: int | None, wait: bool) -> int:
     """Write the routes of FILE into the table that several hubs share.
 
     Whole or not at all. Routes of an earlier manifest that FILE no longer has are removed; those
@@ -117,7 +114,7 @@ def apply(
         expected_revision=expected,
         wait=wait,
     )
-    end_as_json(applied, applied_code(applied["applied"]), as_json=as_json)
+    end_as_json(applied, applied_code(applied["applied"]))
     for name in ("added", "updated", "removed"):
         if applied[name]:
             print_line(f"{name}: {', '.join(applied[name])}")

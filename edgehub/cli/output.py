@@ -7,11 +7,16 @@ the terminal or makes a line of its own; what is printed as JSON stays the same 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Command = TypeVar("Command")
+
+_AS_JSON: Final = "edgehub.as_json"
 
 
 def printable(text: str) -> str:
@@ -65,18 +70,30 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def end_as_json(document: Any, code: int = 0, *, as_json: bool) -> None:
-    """Print an answer and end the command, if it is to be one JSON object.
+def json_option_of(about: str) -> Callable[[Command], Command]:
+    """Return the option `--json`, which `wants_json` and `end_as_json` look at."""
 
-    Args:
-        document: The answer.
-        code: The command's exit code.
-        as_json: `--json` is given.
+    def record(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+        ctx.meta[_AS_JSON] = value
+
+    return click.option("--json", is_flag=True, expose_value=False, callback=record, help=about)
+
+
+json_option: Final = json_option_of("Print one JSON object.")
+
+
+def wants_json() -> bool:
+    """Return whether the command that runs was given `--json`."""
+    return bool(click.get_current_context().meta.get(_AS_JSON))
+
+
+def end_as_json(document: Any, code: int = 0) -> None:
+    """Print an answer and end the command with an exit code, if it was given `--json`.
 
     Raises:
         click.exceptions.Exit: It is printed.
     """
-    if as_json:
+    if wants_json():
         print_json(document)
         raise click.exceptions.Exit(code)
 

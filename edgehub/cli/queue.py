@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from edgehub.cli.consent import ask, dry_run_option, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.dead import dead
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, json_option, print_line
@@ -43,10 +43,9 @@ queue.add_command(dead)
 @queue.command("list")
 @json_option
 @click.pass_obj
-def list_queues(obj: dict[str, Any], as_json: bool) -> None:
+def list_queues(obj: dict[str, Any]) -> None:
     """List all queues, best priority first per endpoint."""
-    document = ask_hub(obj, "queue list")
-    end_as_json(document, as_json=as_json)
+    document = answer_of(obj, "queue list")
     queue_table(document)
 
 
@@ -76,7 +75,6 @@ def peek(
     limit: int,
     after: int,
     payload: bool,
-    as_json: bool,
 ) -> None:
     """Show the oldest messages of QUEUE; neither bodies nor values of properties unless asked for.
 
@@ -85,7 +83,7 @@ def peek(
     offset shown, in one queue: with upstream_Pri3 --after 17, or upstream --priority default
     --after 17.
     """
-    document = ask_hub(
+    document = answer_of(
         obj,
         "queue peek",
         queue=name,
@@ -94,7 +92,6 @@ def peek(
         after=after,
         payload=payload,
     )
-    end_as_json(document, as_json=as_json)
     rows = document["rows"]
     behind = f" behind {after}" if after else ""
     print_table(
@@ -129,13 +126,13 @@ def peek(
 @yes_option
 @json_option
 @click.pass_obj
-def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool) -> None:
     """Remove all messages that wait in QUEUE now, for good.
 
     Of one queue only: upstream is the queue of the default priority, not the whole endpoint.
     Messages that come during that stay, and those in flight, which are counted.
     """
-    _take_out(obj, "queue purge", {"queue": name}, dry_run=dry_run, yes=yes, as_json=as_json)
+    _take_out(obj, "queue purge", {"queue": name}, dry_run=dry_run, yes=yes)
 
 
 @queue.command()
@@ -145,7 +142,7 @@ def purge(obj: dict[str, Any], name: str, dry_run: bool, yes: bool, as_json: boo
 @yes_option
 @json_option
 @click.pass_obj
-def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool) -> None:
     """Move all messages that wait in queue FROM now to queue TO, such as upstream_Pri7 or upstream.
 
     Of one queue only, as with purge. They keep their place by offset, their time of arrival and
@@ -153,7 +150,7 @@ def move(obj: dict[str, Any], name: str, to: str, dry_run: bool, yes: bool, as_j
     flight stay, and are counted.
     """
     arguments = {"queue": name, "to": to}
-    _take_out(obj, "queue move", arguments, dry_run=dry_run, yes=yes, as_json=as_json)
+    _take_out(obj, "queue move", arguments, dry_run=dry_run, yes=yes)
 
 
 def _take_out(
@@ -163,7 +160,6 @@ def _take_out(
     *,
     dry_run: bool,
     yes: bool,
-    as_json: bool,
 ) -> None:
     """Purge or move, call by call: each works for about half a second."""
     total = ask_hub(obj, command, dry_run=True, **arguments)
@@ -185,7 +181,7 @@ def _take_out(
                 total[figure] += done[figure]
     total["exceeds"] = done["exceeds"]
     result = {key: total[key] for key in ("queue", "to", "rows", "bytes", "in_flight", "exceeds")}
-    end_as_json(result | {"dry_run": dry_run}, as_json=as_json)
+    end_as_json(result | {"dry_run": dry_run})
     would = f"would {verb}" if dry_run else f"{verb}d"
     print_line(f"{would} {counted(total['rows'], 'message')} {where}")
     if total["in_flight"]:

@@ -78,7 +78,7 @@ def test(file: IO[bytes]) -> int:
 @click.option("--manifest", "option", type=_MANIFEST, help="The same as FILE.")
 @json_option
 @click.pass_obj
-def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: bool) -> int:
+def check(obj: dict[str, Any], file: Path | None, option: Path | None) -> int:
     """Check a manifest: every fault and warning, with route, line, column and hint.
 
     FILE is a deployment manifest, JSON; absent = the one that the settings name, or the built-in
@@ -94,7 +94,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
         )
     except ManifestError as error:
         document = {"ok": False, "faults": list(map(to_builtins, error.faults)), "warnings": []}
-        end_as_json(document, _EXIT_CONFIG, as_json=as_json)
+        end_as_json(document, _EXIT_CONFIG)
         raise
     warnings = (*manifest.warnings, *missing_warnings(manifest))
     document = {
@@ -104,7 +104,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
         "faults": [],
         "warnings": list(map(to_builtins, warnings)),
     }
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     for warning in warnings:
         print_line(f"{manifest.file}: warning: {warning}", err=True)
     print_line(f"{manifest.file}: {counted(len(manifest.routes), 'route')}, no faults")
@@ -121,9 +121,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None, as_json: 
 )
 @json_option
 @click.pass_obj
-def explain(
-    obj: dict[str, Any], file: Path | None, message_file: IO[bytes] | None, as_json: bool
-) -> int:
+def explain(obj: dict[str, Any], file: Path | None, message_file: IO[bytes] | None) -> int:
     """Explain where a message goes, at which priority and for how long, and why not elsewhere.
 
     By the routes of the running hub; where no hub runs, by the manifest of the
@@ -135,7 +133,7 @@ def explain(
     else:
         _, table = _load(file, obj["config"])
         document = _explanation("file", table, form)
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     if file is None:
         who = "the running hub" if document["of"] == "hub" else "no hub runs; by"
         print_line(f"{who}: {document['manifest']}", err=True)

@@ -10,8 +10,8 @@ from typing import IO, Any, Final
 
 import click
 
-from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.daemon import answer_of, ask_hub
+from edgehub.cli.output import end_as_json, json_option, print_line, wants_json
 from edgehub.cli.table_answer import (
     EXIT_FAILED,
     applied_code,
@@ -47,14 +47,14 @@ def _shown(member: str, value: object) -> str:
 @tenant_option
 @json_option
 @click.pass_obj
-def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
+def list_routes(obj: dict[str, Any], tenant: str | None) -> int:
     """List the routes of the table, with what they do on this hub."""
     document = ask_hub(obj, "route list", tenant=tenant)
     routes = list(document["routes"])
     while (after := document.get("next")) is not None:
         document = ask_hub(obj, "route list", tenant=tenant, after=after)
         routes += document["routes"]
-    end_as_json({**document, "routes": routes}, as_json=as_json)
+    end_as_json({**document, "routes": routes})
     rows = (
         (
             route["id"],
@@ -77,10 +77,9 @@ def list_routes(obj: dict[str, Any], tenant: str | None, as_json: bool) -> int:
 @tenant_option
 @json_option
 @click.pass_obj
-def show(obj: dict[str, Any], route_id: str, tenant: str | None, as_json: bool) -> int:
+def show(obj: dict[str, Any], route_id: str, tenant: str | None) -> int:
     """Show one route: what it is, where it comes from, what it does on this hub."""
-    route = ask_hub(obj, "route show", id=route_id, tenant=tenant)
-    end_as_json(route, as_json=as_json)
+    route = answer_of(obj, "route show", id=route_id, tenant=tenant)
     print_line(f"{route['id']}: {_state(route)}")
     print_line(f"  route: {route.get('route', 'cannot be read')}")
     for member, title in _MEMBERS:
@@ -134,7 +133,6 @@ def add(  # noqa: PLR0913 - one argument for each option
     if_match: list[int] | None,
     wait: bool,
     tenant: str | None,
-    as_json: bool,
 ) -> int:
     """Add a route to the table, or change the one that has the id.
 
@@ -159,7 +157,7 @@ def add(  # noqa: PLR0913 - one argument for each option
     else:
         how: dict[str, Any] = {"if_match": if_match, "wait": wait, "tenant": tenant}
         written = ask_hub(obj, "route put", id=route_id, body=body, **how)
-    code = _print_written(written, as_json=as_json)
+    code = _print_written(written)
     if written["created"] and written["route"]["id"] == written["route"]["hash"]:
         print_line("its id is the hash of its content; name it with --id", err=True)
     return code
@@ -172,13 +170,13 @@ def add(  # noqa: PLR0913 - one argument for each option
 @tenant_option
 @json_option
 @click.pass_obj
-def remove(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
+def remove(obj: dict[str, Any], /, route_id: str, **options: Any) -> int:
     """Remove a route; rows that it stored keep what they were stored with."""
     written = ask_hub(obj, "route remove", id=route_id, **options)
-    if not as_json and not written["changed"]:
+    if not wants_json() and not written["changed"]:
         print_line(f"edgehub: there is no route {route_id!r}; nothing was removed", err=True)
         return EXIT_FAILED
-    return _print_written(written, as_json=as_json)
+    return _print_written(written)
 
 
 def _switch(name: str, text: str) -> click.Command:
@@ -191,9 +189,9 @@ def _switch(name: str, text: str) -> click.Command:
     @tenant_option
     @json_option
     @click.pass_obj
-    def switch(obj: dict[str, Any], /, route_id: str, as_json: bool, **options: Any) -> int:
+    def switch(obj: dict[str, Any], /, route_id: str, **options: Any) -> int:
         written = ask_hub(obj, f"route {name}", id=route_id, **options)
-        return _print_written(written, as_json=as_json)
+        return _print_written(written)
 
     return switch
 
@@ -206,7 +204,7 @@ disable: Final = _switch("disable", "Keep a route in the table without running i
 @click.option("--dry-run", is_flag=True, help="Only report; repair nothing.")
 @json_option
 @click.pass_obj
-def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
+def drift(obj: dict[str, Any], dry_run: bool) -> int:
     """Compare this hub's table with the storage now, and put right what differs.
 
     Exit code 1 if something differed, or was put back into the storage since the last time, so that
@@ -215,7 +213,7 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
     report = ask_hub(obj, "route drift", repair=not dry_run)
     found = [name for name in ("missing", "extra", "changed") if report[name]]
     code = EXIT_FAILED if found or report["restored"] else 0
-    end_as_json(report, code, as_json=as_json)
+    end_as_json(report, code)
     print_line(f"{counted(report['compared'], 'route')} compared at revision {report['revision']}")
     if report["restored"]:
         print_line(f"  put back {report['restored']} rows that the storage had lost")
@@ -229,10 +227,9 @@ def drift(obj: dict[str, Any], dry_run: bool, as_json: bool) -> int:
 @click.command()
 @json_option
 @click.pass_obj
-def instances(obj: dict[str, Any], as_json: bool) -> int:
+def instances(obj: dict[str, Any]) -> int:
     """List the hubs that share the table, and how far each has applied it."""
-    document = ask_hub(obj, "route instances")
-    end_as_json(document, as_json=as_json)
+    document = answer_of(obj, "route instances")
     rows = (
         (
             hub["hub_id"] + (" (this one)" if hub["own"] else ""),
@@ -270,8 +267,8 @@ def _state(route: dict[str, Any]) -> str:
     return f"{state}: {route['reason']}" if route["reason"] else state
 
 
-def _print_written(written: dict[str, Any], *, as_json: bool) -> int:
-    end_as_json(written, applied_code(written["applied"]), as_json=as_json)
+def _print_written(written: dict[str, Any]) -> int:
+    end_as_json(written, applied_code(written["applied"]))
     view = written["route"]
     if view is None:
         print_line(f"removed, revision {written['revision']}")

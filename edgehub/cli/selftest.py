@@ -12,7 +12,7 @@ import click
 import uvloop
 from rich.console import Console
 
-from edgehub.cli.output import end_as_json, print_line
+from edgehub.cli.output import end_as_json, json_option_of, print_line
 from edgehub.cli.tables import print_table
 from edgehub.clock import SystemClock
 from edgehub.errors import EdgeHubError
@@ -54,11 +54,9 @@ SECONDS_MAX: Final = 3600.0
     show_default=True,
     help="Time under load; the hub's starts and some seconds of measuring come on top.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option_of("Print the result as one JSON object.")
 @click.pass_obj
-def selftest(
-    obj: dict[str, Any], directory: Path | None, kills: int, seconds: float, as_json: bool
-) -> int:
+def selftest(obj: dict[str, Any], directory: Path | None, kills: int, seconds: float) -> int:
     """Test on your own disk that a hub which is killed loses nothing.
 
     Measures how long the disk takes for a sync and for a commit, runs a hub of its own under load
@@ -87,7 +85,7 @@ def selftest(
         report = runner.run(
             _run(SelfTest(options, folder, clock=SystemClock(), rng=rng, tell=tell))
         )
-    end_as_json(report.document(), 1 if report.faults else 0, as_json=as_json)
+    end_as_json(report.document(), 1 if report.faults else 0)
     _print(report)
     return 1 if report.faults else 0
 

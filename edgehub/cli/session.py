@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, json_option, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
@@ -27,10 +27,9 @@ def session() -> None:
 @after_option("client")
 @json_option
 @click.pass_obj
-def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+def list_sessions(obj: dict[str, Any], limit: int, after: str) -> None:
     """List clients that are connected or have a stored session, by their ids."""
-    answer = ask_hub(obj, "session list", limit=limit, after=after or None)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "session list", limit=limit, after=after or None)
     print_table(
         ("client", "identity", "client is", "session", *_FIGURES),
         (
@@ -56,7 +55,7 @@ def list_sessions(obj: dict[str, Any], limit: int, after: str, as_json: bool) ->
 @yes_option
 @json_option
 @click.pass_obj
-def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
+def end(obj: dict[str, Any], client_id: str, yes: bool) -> int:
     """End a session: its subscriptions and what waits for its client are dropped.
 
     A client that is connected is closed, and may connect again. Exit code 1 if there is no session.
@@ -64,7 +63,7 @@ def end(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
     question = f"End the session of {client_id} and drop what waits for it?"
     ask(question, yes=yes, look_first="`edgehub session list`")
     answer = ask_hub(obj, "session end", client_id=client_id)
-    end_as_json(answer, 0 if answer["ended"] else 1, as_json=as_json)
+    end_as_json(answer, 0 if answer["ended"] else 1)
     done = f"ended: {client_id}, {counted(answer['dropped'], 'message')} dropped"
     return print_outcome(done, f"no session of {client_id}", is_done=answer["ended"])
 

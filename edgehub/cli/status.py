@@ -7,22 +7,22 @@ from typing import Any
 import click
 
 from edgehub.cli.daemon import ask_hub
-from edgehub.cli.output import end_as_json, print_line
+from edgehub.cli.output import end_as_json, json_option_of, print_line
 from edgehub.cli.queue import queue_table
 from edgehub.cli.tables import span
 from edgehub.telemetry.plural import counted
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the whole status as one JSON object.")
+@json_option_of("Print the whole status as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Print nothing; the exit code has the result.")
 @click.pass_obj
-def status(obj: dict[str, Any], as_json: bool, quiet: bool) -> int:
+def status(obj: dict[str, Any], quiet: bool) -> int:
     """Show what the running hub does; exit code 4 if no hub is running."""
     document = ask_hub(obj, "status")
     if quiet:
         return 0 if document["phase"] == "running" and not document["stalled"] else 1
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     degraded = ", degraded" if document["degraded"] else ""
     print_line(f"{document['hub_id']}: {document['phase']}{degraded}, {document['summary']}")
     print_line(f"  durable: {'yes' if document['store']['durable'] else 'no'}")

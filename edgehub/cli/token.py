@@ -95,11 +95,11 @@ def remove(obj: dict[str, Any] | None, name: str, file: Path | None) -> None:
 @_FILE.option
 @json_option
 @click.pass_obj
-def list_tokens(obj: dict[str, Any] | None, file: Path | None, as_json: bool) -> None:
+def list_tokens(obj: dict[str, Any] | None, file: Path | None) -> None:
     """List tokens by name, never their hashes."""
     entries = read_tokens(_FILE.path(file, obj)).values()
     document = [{"name": each.name, "role": each.role, "tenant": each.tenant} for each in entries]
-    end_as_json(document, as_json=as_json)
+    end_as_json(document)
     tenants = any(entry.tenant is not None for entry in entries)
     print_table(
         ("name", "role", *(["tenant"] if tenants else [])),

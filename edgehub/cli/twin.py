@@ -8,7 +8,7 @@ import click
 
 from edgehub.cli.arguments import checked, client_argument, client_arguments, json_value
 from edgehub.cli.consent import ask, yes_option
-from edgehub.cli.daemon import ask_hub
+from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.output import end_as_json, json_option, print_json, print_outcome
 from edgehub.cli.paging import after_option, limit_option, print_next
@@ -30,10 +30,9 @@ def twin() -> None:
 @after_option("client")
 @json_option
 @click.pass_obj
-def list_twins(obj: dict[str, Any], limit: int, after: str, as_json: bool) -> None:
+def list_twins(obj: dict[str, Any], limit: int, after: str) -> None:
     """List devices and modules that have a twin, with the versions of its sections."""
-    answer = ask_hub(obj, "twin list", limit=limit, after=after or None)
-    end_as_json(answer, as_json=as_json)
+    answer = answer_of(obj, "twin list", limit=limit, after=after or None)
     print_table(
         ("client", *_VERSIONS),
         (
@@ -89,11 +88,11 @@ def set_twin(
 @yes_option
 @json_option
 @click.pass_obj
-def remove(obj: dict[str, Any], client_id: str, yes: bool, as_json: bool) -> int:
+def remove(obj: dict[str, Any], client_id: str, yes: bool) -> int:
     """Remove a twin; its client begins with an empty one. Exit code 1 if there is none."""
     question = f"Remove the twin of {client_id}?"
     ask(question, yes=yes, look_first=f"`edgehub twin show {client_id}`")
     answer = ask_hub(obj, "twin remove", **client_arguments(client_id))
-    end_as_json(answer, 0 if answer["removed"] else 1, as_json=as_json)
+    end_as_json(answer, 0 if answer["removed"] else 1)
     done = f"removed: the twin of {client_id}"
     return print_outcome(done, f"{client_id} has no twin", is_done=answer["removed"])

@@ -43,7 +43,7 @@ _LEFT_HINT: Final = (
 @click.argument("message_id", metavar="MESSAGE-ID")
 @json_option
 @click.pass_obj
-def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
+def why(obj: dict[str, Any], message_id: str) -> int:
     """Explain where a message is and why it is there.
 
     MESSAGE-ID is the hub's, as receivers and `edgehub queue peek` see it, and is found at once; or
@@ -51,7 +51,7 @@ def why(obj: dict[str, Any], message_id: str, as_json: bool) -> int:
     messages. Exit code 1 if nothing is known of it.
     """
     document = ask_hub(obj, "why", id=message_id)
-    end_as_json(document, 1 if document["state"] == "unknown" else 0, as_json=as_json)
+    end_as_json(document, 1 if document["state"] == "unknown" else 0)
     _print(document)
     return 1 if document["state"] == "unknown" else 0
 
