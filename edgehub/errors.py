@@ -206,10 +206,14 @@ class DaemonUnreachableError(EdgeHubError):
     """No daemon answers on the control socket."""
 
 
-def first_of(group: BaseExceptionGroup[EdgeHubError]) -> EdgeHubError:
-    """Return the first error in a group, however deep it lies."""
-    error: BaseException = group
+def first_of(error: BaseException) -> BaseException:
+    """Return the first error in a group, however deep it lies; what is no group is its own."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, EdgeHubError)
     return error
+
+
+def expected_of(group: ExceptionGroup) -> BaseException | None:
+    """Return the first error of a group; None = one in it is neither the hub's nor the system's."""
+    expected, others = group.split((EdgeHubError, OSError))
+    return None if expected is None or others is not None else first_of(expected)

@@ -11,7 +11,7 @@ import click
 import uvloop
 from rich.console import Console
 
-from edgehub.errors import EdgeHubError
+from edgehub.errors import expected_of
 from edgehub.lab.demo.demo import Demo, DemoError, Options, prepare
 from edgehub.lab.demo.view import LiveView, PlainView
 from edgehub.lifecycle import Signals
@@ -66,18 +66,11 @@ async def _run(demo_run: Demo) -> Verdict:
         try:
             return await demo_run.run()
         except ExceptionGroup as group:
-            failures = group.subgroup(EdgeHubError)
-            if failures is None or group.split(EdgeHubError)[1] is not None:
+            failure = expected_of(group)
+            if failure is None:
                 raise
-            raise DemoError("; ".join(_texts(failures))) from group
+            raise DemoError(str(failure)) from group
 
 
 def _cancel(task: asyncio.Task[Verdict]) -> None:
     task.cancel()
-
-
-def _texts(group: ExceptionGroup[EdgeHubError]) -> list[str]:
-    texts: list[str] = []
-    for error in group.exceptions:
-        texts += _texts(error) if isinstance(error, ExceptionGroup) else [str(error)]
-    return texts

@@ -10,7 +10,7 @@ import re
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
-from edgehub.errors import StartupError, extra_hint
+from edgehub.errors import StartupError, extra_hint, first_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -25,18 +25,13 @@ def missing_package(error: BaseException) -> StartupError | None:
         imports, others = error.split(ImportError)
         if imports is None or others is not None:
             return None
-        error = _first(imports)
+        error = first_of(imports)
     if not isinstance(error, ImportError):
         return None
     package = _package(error)
     if package is None:
         return None
     return StartupError(f"the package {package} cannot be loaded: {error} ({_hint(package)})")
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _package(error: ImportError) -> str | None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from edgehub.cli.output import end_as_json, json_option_of, print_line
 from edgehub.cli.tables import print_table
 from edgehub.clock import SystemClock
-from edgehub.errors import EdgeHubError
+from edgehub.errors import expected_of
 from edgehub.lab.selftest.report import NOT_TESTED
 from edgehub.lab.selftest.scratch import SelfTestError, needed_bytes, scratch_folder
 from edgehub.lab.selftest.selftest import Options, SelfTest
@@ -120,18 +120,12 @@ async def _run(test: SelfTest) -> Report:
         except asyncio.CancelledError:
             raise SelfTestError("stopped before the end, so there is no result") from None
         except ExceptionGroup as group:
-            failures, rest = group.split((EdgeHubError, OSError))
-            if failures is None or rest is not None:
+            failure = expected_of(group)
+            if failure is None:
                 raise
-            raise SelfTestError(_first_text(failures)) from group
-
-
-def _first_text(error: Exception) -> str:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+            if isinstance(failure, OSError) and failure.filename:
+                raise SelfTestError(f"{failure.filename}: {failure.strerror}") from group
+            raise SelfTestError(str(failure)) from group
 
 
 def _print(report: Report) -> None:

@@ -135,7 +135,7 @@ class Hub:
             StartupError: If the hub cannot start.
             ConfigError: If manifest, identities or files that the settings name are wrong.
         """
-        refused: EdgeHubError | None = None
+        refused: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 work = self._supervision.run(self._shown.reports.run, "reports")

@@ -39,9 +39,12 @@ _NUMBER: Final = "must be a number"
 _SWITCH: Final = "must be true or false"
 _TEXT: Final = "must be a text in quotes"
 _LIST: Final = "must be a list, in [ ]"
+_OBJECT: Final = "must be an object"
 _REASONS: Final = {
     "bool_parsing": _SWITCH,
     "bool_type": _SWITCH,
+    "dict_type": _OBJECT,
+    "enum": "must be {expected}",
     "finite_number": "must be a finite number",
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
@@ -55,11 +58,13 @@ _REASONS: Final = {
     "less_than_equal": "must be at most {le}",
     "list_type": _LIST,
     "literal_error": "must be {expected}",
+    "model_type": _OBJECT,
     "path_type": _TEXT,
     "string_pattern_mismatch": "must have the form {pattern}",
     "string_too_long": "must be at most {max_length} characters long",
-    "string_too_short": "must be at least {min_length} characters long",
+    "string_too_short": "must not be empty",
     "string_type": _TEXT,
+    "too_short": "must not be empty",
     "tuple_type": _LIST,
 }
 """Texts for the kinds of faults of the validator; other kinds keep its own text."""
@@ -164,7 +169,7 @@ def _fault_of(origins: Origins, detail: ErrorDetails) -> ConfigError:
         deeper, reason = _deeper(detail["loc"], str(context["error"]))
         key = origins.written([*path, *deeper]) if deeper else key
     else:
-        reason, hint = _in_words(detail), _near_value(detail)
+        reason, hint = in_words(detail), near_choice(detail)
     given = detail.get("input")
     if kind not in ("extra_forbidden", "union_tag_invalid") and isinstance(
         given, str | int | float | bool
@@ -189,17 +194,19 @@ def _deeper(location: tuple[int | str, ...], text: str) -> tuple[list[str], str]
     return [], text
 
 
-def _in_words(detail: ErrorDetails) -> str:
+def in_words(detail: ErrorDetails) -> str:
+    """Return what a report of the validator says is wrong."""
     words = _REASONS.get(detail["type"])
     return detail["msg"] if words is None else words.format(**detail.get("ctx", {}))
 
 
-def _near_value(detail: ErrorDetails) -> str:
+def near_choice(detail: ErrorDetails) -> str:
+    """Return a hint for a text that is none of those to choose from."""
     given = detail.get("input")
-    if detail["type"] != "literal_error" or not isinstance(given, str):
+    if not isinstance(given, str):
         return ""
     # The validator gives them quoted and in a row; none of ours holds a quote.
-    known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
+    known = re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
     close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 

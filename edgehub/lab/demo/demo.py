@@ -128,15 +128,14 @@ class Demo:
         """
         async with asyncio.TaskGroup() as hubs:
             await self._start_hubs(hubs)
-            self._view.open()
             try:
-                async with asyncio.TaskGroup() as world:
-                    workers = await self._start_world(world)
-                    verdict = await self._rounds()
-                    for worker in workers:
-                        worker.cancel()
+                with self._view.screen:
+                    async with asyncio.TaskGroup() as world:
+                        workers = await self._start_world(world)
+                        verdict = await self._rounds()
+                        for worker in workers:
+                            worker.cancel()
             finally:
-                self._view.close()
                 self._gateway.stop()
                 self._parent.stop()
                 await self._link.close()

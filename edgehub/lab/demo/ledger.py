@@ -29,11 +29,6 @@ class DownTimes:
         self._spans: deque[tuple[float, float]] = deque(maxlen=OUTAGES_MAX)
         self._since: float | None = None
 
-    @property
-    def is_down(self) -> bool:
-        """Whether the link is down now."""
-        return self._since is not None
-
     def down(self, now_s: float) -> None:
         """Record that the link went away; more than once is harmless."""
         if self._since is None:

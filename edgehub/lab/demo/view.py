@@ -5,6 +5,7 @@ Owns the output; pure functions turn a snapshot into what is shown.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -17,6 +18,8 @@ from rich.text import Text
 from edgehub.lab.demo.scenario import LINK_BIT_S
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from edgehub.lab.demo.snapshot import QueueFigures, Snapshot
 
 PLAIN_INTERVAL_S: Final = 2.0
@@ -29,14 +32,12 @@ class View(Protocol):
 
     interval_s: float
 
-    def open(self) -> None:
-        """Take the terminal."""
+    @property
+    def screen(self) -> AbstractContextManager[object]:
+        """Return what has the terminal while it is open."""
 
     def show(self, snapshot: Snapshot) -> None:
         """Show one moment."""
-
-    def close(self) -> None:
-        """Release the terminal."""
 
 
 class LiveView:
@@ -44,19 +45,11 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self.interval_s = LIVE_INTERVAL_S
-        self._live = Live(console=console, auto_refresh=False, transient=False)
-
-    def open(self) -> None:
-        """Start the live table."""
-        self._live.start()
+        self.screen = Live(console=console, auto_refresh=False, transient=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw one moment."""
-        self._live.update(render(snapshot), refresh=True)
-
-    def close(self) -> None:
-        """Stop the live table."""
-        self._live.stop()
+        self.screen.update(render(snapshot), refresh=True)
 
 
 class PlainView:
@@ -64,11 +57,9 @@ class PlainView:
 
     def __init__(self, console: Console) -> None:
         self.interval_s = PLAIN_INTERVAL_S
+        self.screen = nullcontext()
         self._console = console
         self._news_shown: tuple[str, ...] = ()
-
-    def open(self) -> None:
-        """Do nothing."""
 
     def show(self, snapshot: Snapshot) -> None:
         """Print what is new, and one moment."""
@@ -77,9 +68,6 @@ class PlainView:
                 self._write(line)
         self._news_shown = snapshot.news
         self._write(plain_line(snapshot))
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _write(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, markup=False, highlight=False)

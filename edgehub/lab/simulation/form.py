@@ -8,7 +8,6 @@ misspelt one.
 from __future__ import annotations
 
 import difflib
-import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from msgspec import Struct
@@ -25,6 +24,7 @@ from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.connection import KEEP_ALIVE_S_MIN
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.errors import EdgeHubError
+from edgehub.settings.faults import in_words, near_choice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -61,23 +61,6 @@ EVENTS: Final[dict[str, tuple[str, ...]]] = {
 _OF_ALL: Final = ("t_ms", "type", "note", "upstream_ms")
 _NEEDED: Final = {"f_cnt", "dev_nonce", "duration_ms", "gateway"}
 """Members that an event has wherever its type knows them."""
-
-_REASONS: Final = {
-    "bool_type": "must be true or false",
-    "dict_type": "must be an object",
-    "enum": "must be {expected}",
-    "greater_than_equal": "must be at least {ge}",
-    "int_from_float": "must be a whole number",
-    "int_type": "must be a whole number",
-    "less_than_equal": "must be at most {le}",
-    "list_type": "must be a list",
-    "literal_error": "must be {expected}",
-    "model_type": "must be an object",
-    "string_too_short": "must not be empty",
-    "string_type": "must be a text",
-    "too_short": "must not be empty",
-}
-"""Texts for the kinds of faults of the validator; other kinds keep its own text."""
 
 
 class ScenarioError(EdgeHubError):
@@ -228,7 +211,7 @@ class Event(_Form):
         type_ = form["type"]
         if not isinstance(type_, str) or type_ not in EVENTS:
             near = difflib.get_close_matches(str(type_), EVENTS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"has a `type` that is none of {', '.join(EVENTS)}{hint}")
         members = EVENTS[type_]
         if missing := sorted(_NEEDED.intersection(members) - form.keys()):
@@ -413,7 +396,7 @@ def _read(model: type[_Read], form: Any, place: str) -> _Read:
 
 
 def _fault(detail: ErrorDetails, place: str) -> str:
-    kind, context = detail["type"], detail.get("ctx", {})
+    kind = detail["type"]
     *parents, last = [place, *detail["loc"]]
     for part in parents[1:]:
         place = _below(place, part)
@@ -423,11 +406,9 @@ def _fault(detail: ErrorDetails, place: str) -> str:
         place = _below(place, last)
     place = f"`{place}`" if place else "the scenario"
     if kind == "value_error":
-        return f"{place} {context['error']}"
-    expected = re.findall(r"'([^']*)'", context.get("expected", ""))
-    near = difflib.get_close_matches(str(detail["input"]), expected, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{place} {_REASONS.get(kind, detail['msg']).format(**context)}{hint}"
+        return f"{place} {detail['ctx']['error']}"
+    hint = near_choice(detail)
+    return f"{place} {in_words(detail)}{f'; {hint}' if hint else ''}"
 
 
 def _below(place: str, part: int | str) -> str:

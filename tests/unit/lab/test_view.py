@@ -71,10 +71,9 @@ def test_plain_view_prints_news_once(snapshot: Snapshot):
     """A turn of events stands on its own line, the first time only."""
     out = io.StringIO()
     view = PlainView(Console(file=out))
-    view.open()
-    view.show(snapshot)
-    view.show(snapshot)
-    view.close()
+    with view.screen:
+        view.show(snapshot)
+        view.show(snapshot)
     assert out.getvalue().count("link cut") == 1
     assert out.getvalue().count("P7 waiting 42") == 2
 
@@ -83,7 +82,6 @@ def test_live_view_redraws_and_lets_go(snapshot: Snapshot):
     """The terminal is given back with the last picture on it."""
     out = io.StringIO()
     view = LiveView(Console(file=out, force_terminal=True, width=80))
-    view.open()
-    view.show(snapshot)
-    view.close()
+    with view.screen:
+        view.show(snapshot)
     assert "42" in out.getvalue()
