@@ -213,7 +213,7 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-def expected_of(group: ExceptionGroup) -> BaseException | None:
+def expected_of(group: ExceptionGroup[Exception]) -> BaseException | None:
     """Return the first error of a group; None = one in it is neither the hub's nor the system's."""
     expected, others = group.split((EdgeHubError, OSError))
     return None if expected is None or others is not None else first_of(expected)

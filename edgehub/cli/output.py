@@ -7,14 +7,13 @@ the terminal or makes a line of its own; what is printed as JSON stays the same 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Command = TypeVar("Command")
 
 _AS_JSON: Final = "edgehub.as_json"
 
@@ -70,7 +69,7 @@ def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def json_option_of(about: str) -> Callable[[Command], Command]:
+def json_option_of(about: str) -> Callable[[Any], Any]:
     """Return the option `--json`, which `wants_json` and `end_as_json` look at."""
 
     def record(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -116,7 +116,7 @@ class Argument(Struct, frozen=True):
             ArgumentKind.FLAG: bool,
             ArgumentKind.TENANT: str,
             ArgumentKind.TEXTS: list[str],
-            ArgumentKind.WHOLES: Annotated[list[each], Meta(max_length=self.maximum)],  # type: ignore[valid-type]
+            ArgumentKind.WHOLES: Annotated[list[each], Meta(max_length=self.maximum)],
             ArgumentKind.JSON: Any,
         }[self.kind]
 
