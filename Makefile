@@ -18,13 +18,14 @@ RUNTIME := $(VENV)/.runtime-installed
 DEVELOPMENT := $(VENV)/.development-installed
 REPORT := $(VENV)/.report-installed
 AZURE := $(VENV)/.azure/.installed
+PEERS := $(VENV)/.peers/.installed
 
 # Hundreds of processes are started by the tests: each compiling every module anew takes them a second.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install report analytics test check docs fmt lint types layers bench lock soak debian java machines
+.PHONY: help run install report analytics test check docs fmt lint types layers bench peers lock soak debian java machines
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,7 +73,11 @@ layers: $(DEVELOPMENT) ## Check that imports go one way
 	$(BIN)/lint-imports
 
 bench: $(DEVELOPMENT) debian ## Measure throughput and latency; ARGS="--runs 1 ingest" shortens
+	@.ci/need-debian strace:strace
 	$(BIN)/python -m tests.bench.run $(ARGS)
+
+peers: $(PEERS) ## Install what `make bench ARGS=peers` measures in addition to the hub
+	@.ci/need-debian rabbitmqctl:rabbitmq-server
 
 LOCK := $(VENV)/.lock/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate \
 	--custom-compile-command "make lock"
@@ -85,6 +90,7 @@ lock: | $(VENV)/.lock/bin/uv ## Write constraints.txt and the locks; ARGS="--upg
 	$(HASHED) --extra java --extra spark -o deploy/report.lock
 	$(LOCK) --generate-hashes --constraint constraints.txt --group build -o deploy/build.lock
 	$(LOCK) --generate-hashes --group azure $(ARGS) -o tests/azure.lock
+	$(LOCK) --generate-hashes --group peers $(ARGS) -o tests/peers.lock
 
 debian:
 	@.ci/need-debian mosquitto:mosquitto mosquitto_sub:mosquitto-clients cc:gcc cc:libc6-dev faketime:faketime redis-server:redis-server \
@@ -115,10 +121,11 @@ $(DEVELOPMENT): pyproject.toml deploy/build.lock requirements.lock | $(BIN)/pyth
 	$(PROJECT)
 	@touch $(RUNTIME) $(REPORT) $@
 
-# The SDK of Azure, whose clients tests let in; it cannot share an environment with ours.
-$(AZURE): tests/azure.lock | $(BIN)/python
-	$(BIN)/python -m venv --clear $(VENV)/.azure
-	$(VENV)/.azure/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r tests/azure.lock
+# The SDK of Azure, whose clients tests let in, and the programs that the bench measures in addition
+# to the hub: they cannot share an environment with ours.
+$(AZURE) $(PEERS): $(VENV)/.%/.installed: tests/%.lock | $(BIN)/python
+	$(BIN)/python -m venv --clear $(VENV)/.$*
+	$(VENV)/.$*/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r tests/$*.lock
 	@touch $@
 
 $(REPORT): pyproject.toml deploy/build.lock deploy/report.lock | $(BIN)/python

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.bench import growth, peers, thin_link
 from tests.bench.neighbours import neighbours
 from tests.bench.report import report
 from tests.bench.tools import HubProcess, Receiver, a_hub, a_mosquitto, publish
@@ -231,5 +232,8 @@ CASES: Final[dict[str, Callable[[Path], Figures]]] = {
 
 ON_REQUEST: Final[dict[str, Callable[[Path], Figures]]] = {
     "report-10m": report("report_10m", (2_900_000, *(52_000,) * 40)),
+    **peers.CASES,
+    **thin_link.CASES,
+    **growth.CASES,
 }
-"""Measurements of many minutes, which run only where they are named."""
+"""Measurements of minutes, and comparisons, which run only where they are named."""

@@ -156,7 +156,7 @@ struct connection *dial(int poller, int port, int number, const struct login *lo
         die(1, "fcntl: %s", strerror(errno));
     struct connection *c = adopt(poller, fd, number);
     struct buffer body = {0};
-    uint8_t flags = 2 | (login->user ? 128 : 0) | (login->password ? 64 : 0);
+    uint8_t flags = (login->keep_session ? 0 : 2) | (login->user ? 128 : 0) | (login->password ? 64 : 0);
     append_text(&body, "MQTT");
     append(&body, (uint8_t[]){4, flags, 0, 0}, 4);
     append_text(&body, login->client);

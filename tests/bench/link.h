@@ -13,7 +13,7 @@
 enum { CONNECT = 1, CONNACK, PUBLISH, PUBACK, SUBSCRIBE = 8, SUBACK, UNSUBSCRIBE, UNSUBACK,
        PINGREQ, PINGRESP, DISCONNECT };
 enum { EXIT_USAGE = 2, EXIT_PEER = 3, EXIT_TIMEOUT = 4 };
-enum { INPUT_BYTES = 1 << 18 };
+enum { INPUT_BYTES = 1 << 19 };
 
 struct buffer {
     uint8_t *bytes;
@@ -35,6 +35,7 @@ struct connection {
 
 struct login {
     const char *client, *user, *password; /* user, password: NULL = none */
+    bool keep_session;                    /* CONNECT without clean session */
 };
 
 /* Supplied by the program. */

@@ -1,5 +1,6 @@
 /*
- * mqttload: a bounded MQTT 3.1.1 load generator and its counterpart, for loopback only.
+ * mqttload: a bounded MQTT 3.1.1 load generator and its counterpart, for loopback only; the sink
+ * speaks MQTT 5 in its place if asked.
  *
  *   mqttload publish   CONNS connections send TOTAL messages, WINDOW in flight each
  *   mqttload subscribe one connection counts what a broker hands it
@@ -7,13 +8,15 @@
  *
  * One thread, one epoll set. Every run is bounded by --messages and --timeout. A payload starts
  * with 16 hex digits of CLOCK_MONOTONIC nanoseconds and 16 of the message number, so that whoever
- * receives it on this machine knows its age and tells a duplicate from a new message. The result
- * is one line of JSON on stdout. Build: cc -O2 -o mqttload mqttload.c link.c
+ * receives it on this machine knows its age and tells a duplicate from a new message; a receiver
+ * finds these digits anywhere in a payload, and several times in one that holds many messages. The
+ * result is one line of JSON on stdout. Build: cc -O2 -o mqttload mqttload.c link.c
  */
 #define _GNU_SOURCE
 #include "link.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -30,13 +33,14 @@ enum { STAMP_BYTES = 32, EVENTS = 256, MESSAGES_MAX = 50000000 };
 
 static struct {
     const char *mode, *client, *topic, *properties, *user, *password;
-    int port, connections, window, qos;
+    int port, connections, window, qos, level;
     size_t size;
     long messages;
-    double rate, timeout_s;
+    double rate, timeout_s, quiet_s;
+    bool keep_session;
 } opt = {
     .client = "dev{i}", .topic = "devices/dev{i}/messages/events/", .properties = "",
-    .connections = 1, .window = 1, .qos = 1, .size = 200, .messages = 10000, .timeout_s = 60,
+    .connections = 1, .window = 1, .qos = 1, .level = 4, .size = 200, .messages = 10000, .timeout_s = 60,
 };
 
 static int poller, listener = -1, timer = -1;
@@ -189,17 +193,9 @@ static void acknowledged(struct connection *c, unsigned id)
 
 /* ---- receiving ---- */
 
-static void received(struct connection *c, unsigned flags, const uint8_t *p, size_t n)
+static void count_arrival(const uint8_t *stamp, uint64_t now)
 {
-    unsigned qos = flags >> 1 & 3;
-    size_t body = n < 2 ? n + 1 : 2 + ((size_t)p[0] << 8 | p[1]) + (qos ? 2 : 0);
-    if (body > n)
-        finish(EXIT_PEER, "malformed PUBLISH");
-    if (qos)
-        append(&c->out, (uint8_t[]){PUBACK << 4, 2, p[body - 2], p[body - 1]}, 4);
-    if (n - body < STAMP_BYTES)
-        return; /* not one of ours, for example a status message of a bridge */
-    uint64_t now = now_ns(), n_th = read_hex(p + body + 16);
+    uint64_t since_ns = read_hex(stamp), n_th = read_hex(stamp + 16);
     if (!seen || n_th >= (uint64_t)opt.messages)
         return;
     if (seen[n_th >> 3] & 1 << (n_th & 7)) {
@@ -207,12 +203,75 @@ static void received(struct connection *c, unsigned flags, const uint8_t *p, siz
         return;
     }
     seen[n_th >> 3] |= (uint8_t)(1 << (n_th & 7));
-    uint64_t stamp = read_hex(p + body);
     if (!started_ns)
-        started_ns = stamp;
+        started_ns = since_ns;
     last_ns = now;
-    count_latency(stamp, now);
+    count_latency(since_ns, now);
     finished++;
+}
+
+/* Return where the properties of MQTT 5 that begin at `i` end; `i` itself in MQTT 3.1.1. */
+static size_t behind_properties(const uint8_t *p, size_t i, size_t n)
+{
+    size_t length = 0;
+    if (opt.level < 5)
+        return i;
+    for (unsigned shift = 0; i < n; shift += 7) {
+        length |= (size_t)(p[i] & 127) << shift;
+        if (!(p[i++] & 128) || shift >= 21)
+            break;
+    }
+    return i + length;
+}
+
+static void append_no_properties(struct buffer *b)
+{
+    if (opt.level == 5)
+        append(b, (uint8_t[]){0}, 1);
+}
+
+/*
+ * The gateway of ThingsBoard sends nothing before its server has named its limits; say that there
+ * are none.
+ */
+static void answer_rpc(struct connection *c, const uint8_t *topic, size_t n)
+{
+    static const char request[] = "v1/devices/me/rpc/request/", limits[] = "{\"rateLimits\":{}}";
+    struct buffer head = {0};
+    char *reply = NULL;
+    if (n < sizeof request || memcmp(topic, request, sizeof request - 1))
+        return;
+    if (asprintf(&reply, "v1/devices/me/rpc/response/%.*s", (int)(n - sizeof request + 1),
+                 topic + sizeof request - 1) < 0)
+        die(1, "out of memory");
+    append_text(&head, reply);
+    append_no_properties(&head);
+    append_packet(&c->out, PUBLISH << 4, &head, sizeof limits - 1);
+    append(&c->out, limits, sizeof limits - 1);
+    free(reply);
+    free(head.bytes);
+}
+
+static void received(struct connection *c, unsigned flags, const uint8_t *p, size_t n)
+{
+    unsigned qos = flags >> 1 & 3;
+    size_t topic = n < 2 ? n : (size_t)p[0] << 8 | p[1], body = 2 + topic + (qos ? 2 : 0);
+    if (body > n)
+        finish(EXIT_PEER, "malformed PUBLISH");
+    if (qos)
+        append(&c->out, (uint8_t[]){PUBACK << 4, 2, p[body - 2], p[body - 1]}, 4);
+    answer_rpc(c, p + 2, topic);
+    uint64_t now = now_ns();
+    body = behind_properties(p, body, n);
+    for (size_t digits = 0, i = body; i < n; i++) {
+        digits = isxdigit(p[i]) ? digits + 1 : 0;
+        if (digits < STAMP_BYTES)
+            continue;
+        count_arrival(p + i + 1 - STAMP_BYTES, now);
+        if (i == body + STAMP_BYTES - 1)
+            break; /* a message as it was sent */
+        digits = 0;
+    }
 }
 
 static void subscribe(struct connection *c)
@@ -232,7 +291,8 @@ static void grant(struct connection *c, const uint8_t *p, size_t n)
     if (n < 2)
         finish(EXIT_PEER, "malformed SUBSCRIBE");
     append(&body, p, 2);
-    for (size_t i = 2; i + 2 < n; i += 3 + ((size_t)p[i] << 8 | p[i + 1])) {
+    append_no_properties(&body);
+    for (size_t i = behind_properties(p, 2, n); i + 2 < n; i += 3 + ((size_t)p[i] << 8 | p[i + 1])) {
         size_t end = i + 2 + ((size_t)p[i] << 8 | p[i + 1]);
         append(&body, (uint8_t[]){end < n && p[end] ? 1 : 0}, 1);
     }
@@ -240,11 +300,25 @@ static void grant(struct connection *c, const uint8_t *p, size_t n)
     free(body.bytes);
 }
 
+/* A bridge sets the highest bit of the level. */
+static void welcome_client(struct connection *c, int level)
+{
+    struct buffer body = {0};
+    append(&body, (uint8_t[]){0, level != opt.level}, 2);
+    append_no_properties(&body);
+    append_packet(&c->out, CONNACK << 4, &body, 0);
+    free(body.bytes);
+    if (level == opt.level && !ready_count++) {
+        fputs("{\"client\":true}\n", stdout);
+        fflush(stdout);
+    }
+}
+
 void handle_packet(struct connection *c, uint8_t first, const uint8_t *p, size_t n)
 {
     switch (first >> 4) {
     case CONNECT:
-        append(&c->out, (uint8_t[]){CONNACK << 4, 2, 0, 0}, 4);
+        welcome_client(c, n > 6 ? p[6] & 127 : 0);
         break;
     case CONNACK:
         if (n < 2 || p[1])
@@ -341,7 +415,7 @@ static void connect_all(void)
     clients = allocate((size_t)opt.connections, sizeof *clients);
     for (int i = 0; i < opt.connections; i++) {
         char *client = expand(opt.client, i);
-        struct login login = {client, opt.user, opt.password};
+        struct login login = {client, opt.user, opt.password, opt.keep_session};
         clients[i] = dial(poller, opt.port, i, &login);
         free(client);
         if (!strcmp(opt.mode, "publish"))
@@ -412,6 +486,8 @@ static void run_receiver(void)
         turn(100);
         if (out_of_time(begun))
             finish(EXIT_TIMEOUT, "out of time");
+        if (opt.quiet_s > 0 && (double)(now_ns() - (last_ns ? last_ns : begun)) / 1e9 > opt.quiet_s)
+            break;
     }
     for (int i = 0; i < 5; i++)
         turn(10); /* the last acknowledgements still go out */
@@ -430,8 +506,10 @@ static void usage(void)
     fputs("usage: mqttload publish|subscribe|sink --port PORT [--messages N] [--timeout SECONDS]\n"
           "  publish:   [--connections N] [--window N] [--size BYTES] [--qos 0|1] [--rate PER_S]\n"
           "             [--client ID] [--topic TOPIC] [--properties BAG]   {i} = connection number\n"
-          "  subscribe: [--client ID] [--topic FILTER] [--qos 0|1]\n"
-          "  all but sink: [--user NAME] [--password TEXT];  sink: --port 0 = any, told on stdout\n",
+          "  subscribe: [--client ID] [--topic FILTER] [--qos 0|1] [--keep-session 0|1]\n"
+          "  all but sink: [--user NAME] [--password TEXT];  sink: --port 0 = any, told on stdout\n"
+          "  sink: [--level 4|5]   of MQTT 3.1.1 or 5; clients of another are refused\n"
+          "  receivers: [--quiet SECONDS]   end when nothing new has come for so long\n",
           stderr);
     exit(EXIT_USAGE);
 }
@@ -451,7 +529,8 @@ static void parse_options(int argc, char **argv)
         {"port", 1, 0, 'p'}, {"connections", 1, 0, 'c'}, {"window", 1, 0, 'w'},
         {"messages", 1, 0, 'n'}, {"size", 1, 0, 's'}, {"rate", 1, 0, 'r'}, {"qos", 1, 0, 'q'},
         {"client", 1, 0, 'i'}, {"topic", 1, 0, 't'}, {"properties", 1, 0, 'b'},
-        {"timeout", 1, 0, 'T'}, {"user", 1, 0, 'u'}, {"password", 1, 0, 'P'}, {0, 0, 0, 0}};
+        {"timeout", 1, 0, 'T'}, {"user", 1, 0, 'u'}, {"password", 1, 0, 'P'},
+        {"quiet", 1, 0, 'Q'}, {"level", 1, 0, 'l'}, {"keep-session", 1, 0, 'k'}, {0, 0, 0, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (c) {
@@ -459,12 +538,15 @@ static void parse_options(int argc, char **argv)
         case 'c': opt.connections = (int)number(optarg, 1, 20000, "connections"); break;
         case 'w': opt.window = (int)number(optarg, 1, 65535, "window"); break;
         case 'n': opt.messages = (long)number(optarg, 1, MESSAGES_MAX, "messages"); break;
-        case 's': opt.size = (size_t)number(optarg, STAMP_BYTES, 1 << 17, "size"); break;
+        case 's': opt.size = (size_t)number(optarg, STAMP_BYTES, 1 << 18, "size"); break;
         case 'r': opt.rate = number(optarg, 0, 1e7, "rate"); break;
         case 'q': opt.qos = (int)number(optarg, 0, 1, "qos"); break;
         case 'i': opt.client = optarg; break;
         case 't': opt.topic = optarg; break;
         case 'b': opt.properties = optarg; break;
+        case 'Q': opt.quiet_s = number(optarg, 0.1, 3600, "quiet"); break;
+        case 'l': opt.level = (int)number(optarg, 4, 5, "level"); break;
+        case 'k': opt.keep_session = number(optarg, 0, 1, "keep-session") > 0; break;
         case 'T': opt.timeout_s = number(optarg, 0.1, 3600, "timeout"); break;
         case 'u': opt.user = optarg; break;
         case 'P': opt.password = optarg; break;

@@ -24,11 +24,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import growth, peers, thin_link
 from tests.bench.cases import CASES, ON_REQUEST
 from tests.bench.tools import build
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +73,34 @@ BARS: Final[Mapping[str, Bar]] = {
 }
 
 
+KNOWN: Final = CASES | ON_REQUEST
+
+TABLES: Final[Mapping[str, Callable[[Mapping[str, float]], str]]] = {
+    "peers": peers.table,
+    "thin-link": thin_link.table,
+}
+
+
 def main() -> int:
     """Measure what the command line asks for; exit code 1 if a measurement failed."""
     parser = _parser()
     options = parser.parse_args()
-    known = CASES | ON_REQUEST
-    unknown = set(options.cases) - set(known)
+    cases = {name: _named(name) for name in options.cases}
+    unknown = [name for name, found in cases.items() if not found]
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(KNOWN)}")
     build()
-    values, failures = _measure(options.cases or list(CASES), options.runs, options.folder)
+    names = [name for found in cases.values() for name in found] or list(CASES)
+    values, failures = _measure(names, options.runs, options.folder)
     _print_table(values)
+    medians = {figure: statistics.median(all_values) for figure, all_values in values.items()}
+    for group, table in TABLES.items():
+        if any(name.startswith(group) for name in names):
+            click.echo(table(medians))
+    if options.plots is not None:
+        options.plots.mkdir(exist_ok=True)
+        for name, document in growth.plots(medians).items():
+            (options.plots / name).write_text(document, "utf-8")
     document = {
         **_circumstances(),
         "runs": options.runs,
@@ -96,6 +114,11 @@ def main() -> int:
     return 1 if failures else 0
 
 
+def _named(name: str) -> list[str]:
+    """Return the case of this name, or all whose names begin with it."""
+    return [name] if name in KNOWN else [each for each in KNOWN if each.startswith(f"{name}-")]
+
+
 def _measure(
     names: Sequence[str], runs: int, disk: Path | None
 ) -> tuple[dict[str, list[float]], list[str]]:
@@ -105,7 +128,7 @@ def _measure(
         click.echo(f"run {run} of {runs}: {name}", err=True)
         with tempfile.TemporaryDirectory(prefix="edgehub-bench-", dir=disk) as folder:
             try:
-                figures = (CASES | ON_REQUEST)[name](Path(folder))
+                figures = KNOWN[name](Path(folder))
             except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
                 click.echo(f"  failed: {error}", err=True)
                 failures.append(f"{name}: {error}")
@@ -121,10 +144,12 @@ def _parser() -> argparse.ArgumentParser:
         "cases",
         nargs="*",
         metavar="case",
-        help=f"of {', '.join(CASES)}; absent = all of them; or of {', '.join(ON_REQUEST)}",
+        help=f"of {', '.join(CASES)}; absent = all of them; or of {', '.join(ON_REQUEST)}; "
+        "the beginning of names stands for all of them",
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of each (default 3)")
     parser.add_argument("--json", type=Path, help="also write the JSON line to this file")
+    parser.add_argument("--plots", type=Path, help="write plots of growth to this folder, as SVG")
     parser.add_argument("--folder", type=Path, help="disk to measure on (default: temporary files)")
     return parser
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,11 +15,13 @@ from tests.support.daemon import Daemon
 from tests.support.mosquitto import Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER: Final = Path(__file__).parent
 MQTTLOAD: Final = FOLDER / "bin" / "mqttload"
+MANIFEST: Final = "routes.json"
 LOAD_TIMEOUT_S: Final = 120
+EDGEHUB: Final = Path(sys.executable).with_name("edgehub")
 
 
 def build() -> None:
@@ -59,7 +62,11 @@ def _figures(text: str) -> dict[str, Any]:
 
 
 class Receiver:
-    """The load tool as the far end: a sink, or a subscriber at a broker."""
+    """The load tool as the far end: a sink, or a subscriber at a broker.
+
+    Attributes:
+        port: Where a sink listens, or the broker.
+    """
 
     def __init__(self, mode: str, port: int, messages: int, **options: Any) -> None:
         arguments = [mode, "--port", str(port), "--messages", str(messages), *_flags(options)]
@@ -67,6 +74,11 @@ class Receiver:
         assert self._process.stdout is not None
         first = json.loads(self._process.stdout.readline())
         self.port: int = first.get("port", port)
+
+    def wait_client(self) -> None:
+        """Wait until the first client of a sink has connected."""
+        assert self._process.stdout is not None
+        json.loads(self._process.stdout.readline())
 
     def result(self) -> dict[str, Any]:
         """Wait for the last message and give the figures."""
@@ -84,13 +96,13 @@ class Receiver:
 
 
 class HubProcess(Daemon):
-    """`edgehub run`, with what the kernel says of it."""
+    """`edgehub run`, with what the kernel says of it.
 
-    @property
-    def pid(self) -> int:
-        """Process id of the running daemon."""
-        assert self._process is not None
-        return self._process.pid
+    A process of its own: forks of one that has loaded the modules start faster and share memory.
+    """
+
+    def __init__(self, folder: Path, config: str) -> None:
+        super().__init__(folder, config, program=(str(EDGEHUB),))
 
     def cpu_s(self) -> float:
         """Return the processor time used so far."""
@@ -109,12 +121,39 @@ class HubProcess(Daemon):
         return int(kilobytes) / 1024
 
 
+def write_manifest(folder: Path, routes: Mapping[str, Any]) -> None:
+    """Write a manifest with these routes, by name, into the folder of the settings."""
+    document = {
+        "schemaVersion": "1.1",
+        "routes": routes,
+        "storeAndForwardConfiguration": {"timeToLiveSecs": 7200},
+    }
+    (folder / MANIFEST).write_text(json.dumps(document))
+
+
 @contextmanager
 def a_hub(
-    folder: Path, *, upstream_port: int | None = None, journal: bool = True
+    folder: Path,
+    *,
+    upstream_port: int | None = None,
+    journal: bool = True,
+    routes: Sequence[str] = (),
+    further: str = "",
 ) -> Iterator[HubProcess]:
-    """Run a hub on a fresh folder, without an upstream or with one on loopback."""
-    config = 'data_dir = "data"\n[mqtt]\nport = 0\n[log]\nformat = "json"\n'
+    """Run a hub on loopback.
+
+    Args:
+        folder: For settings and data; what is in its `data` is used.
+        upstream_port: Where to send to, None = collect only.
+        journal: Whether there is a journal.
+        routes: Texts of routes; none = everything upstream.
+        further: Further sections of the settings.
+    """
+    config = 'data_dir = "data"\n'
+    if routes:
+        write_manifest(folder, {f"r{number}": route for number, route in enumerate(routes)})
+        config += f'manifest = "{MANIFEST}"\n'
+    config += f'[mqtt]\nport = 0\n[log]\nformat = "json"\n{further}'
     if not journal:
         config += "[journal]\nenabled = false\n"
     if upstream_port is not None:
@@ -129,9 +168,9 @@ def a_hub(
         shutil.rmtree(folder / "data", ignore_errors=True)
 
 
-def a_mosquitto(folder: Path, *, bridge_to: int | None = None) -> Mosquitto:
+def a_mosquitto(folder: Path, *further: str, bridge_to: int | None = None) -> Mosquitto:
     """Return a Mosquitto without limits of its own, as a bridge with a session on disk if asked."""
-    lines = ["max_inflight_messages 0"]
+    lines = ["max_inflight_messages 0", *further]
     if bridge_to is not None:
         lines += [
             "persistence true",

@@ -52,7 +52,9 @@ def test_the_lock_has_the_versions_of_the_constraints() -> None:
     assert locked == {name: pinned(entry) for name, entry in read("constraints.txt").items()}
 
 
-@pytest.mark.parametrize("name", [*HOLDS, "deploy/build.lock", "tests/azure.lock"])
+@pytest.mark.parametrize(
+    "name", [*HOLDS, "deploy/build.lock", "tests/azure.lock", "tests/peers.lock"]
+)
 def test_every_package_of_a_lock_has_hashes(name: str) -> None:
     """Exact versions with SHA-256, and no place from which they come."""
     entry = re.compile(r"[a-z0-9-]+==\S+( ; [^#\\]+?)?( --hash=sha256:[0-9a-f]{64})+")

@@ -68,12 +68,15 @@ class Mosquitto:
         self._config.write_text("\n".join(config) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def command(self) -> list[str]:
+        """The command that starts it."""
+        return [find("mosquitto"), "-c", str(self._config)]
+
     def start(self) -> Self:
         """Start and wait until it accepts connections."""
         self._process = subprocess.Popen(
-            [find("mosquitto"), "-c", str(self._config)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:

@@ -1,0 +1,44 @@
+"""The bench in its smallest size: what it starts and counts works together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.bench import growth, peers
+from tests.bench.tools import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def load_tool() -> None:
+    """Compile it."""
+    build()
+
+
+def test_all_that_a_hub_has_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    """The upstream is away until the hub runs again."""
+    assert peers.survivors("hub", tmp_path, messages=50) == {"peers_hub_survivors": 50}
+
+
+def test_a_peer_is_measured_on_a_disk_as_it_is_and_on_a_slow_one(tmp_path: Path) -> None:
+    """Each figure has its cell in the table."""
+    figures = peers.speed("bridge", tmp_path, seconds=0.02)
+    row = next(line for line in peers.table(figures).splitlines() if "Mosquitto bridge |" in line)
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    speed = figures["peers_bridge_msgs_s"]
+    assert speed > 0
+    assert float(cells[1].replace(",", "")) == pytest.approx(speed, rel=0.01)
+
+
+def test_a_series_of_growth_becomes_a_plot(tmp_path: Path) -> None:
+    """Two panels with a point for each size."""
+    figures = growth.measure(tmp_path, series="endpoints", points=(1, 2), messages=100)
+    plot = ET.fromstring(growth.plots(figures)["growth-endpoints.svg"])
+    assert len(plot.findall(".//{*}circle")) == 4
