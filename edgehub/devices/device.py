@@ -90,7 +90,7 @@ class Device:
         "_durable",
         "_frame",
         "_loaded_s",
-        "_reloaded_s",
+        "_reread_s",
         "_saved_f_cnt",
         "connection",
         "copies",
@@ -132,7 +132,8 @@ class Device:
         self._frame: StoredFrame | None = None
         """The one of it that was stored last, as far as it may repeat it."""
         self._loaded_s = 0.0
-        self._reloaded_s = -math.inf
+        self._reread_s: dict[RequestKind, float] = {}
+        """When frames of a kind had it read again."""
         self._saved_f_cnt = 0
         self._commit: Commit | None = None
         self._durable = _Durable(0)
@@ -220,11 +221,14 @@ class Device:
         await self.shared.clock.sleep(rules.processing_delay_ms / 1000)
         return True
 
-    async def ensure_loaded(self, fits: Callable[[StoredDevice], bool] | None = None) -> bool:
+    async def ensure_loaded(
+        self, fits: Callable[[StoredDevice], bool] | None = None, address: str = ""
+    ) -> bool:
         """Load it unless it is loaded and fits; inside its queue.
 
         Args:
             fits: Returns whether a frame is of its present session, None = any frame is.
+            address: At which the frame came.
 
         Returns:
             Whether this hub has waited as a loser.
@@ -232,16 +236,32 @@ class Device:
         Raises:
             DeviceError: It could not be loaded.
         """
-        if self.stored is not None and (fits is None or fits(self.stored)):
+        if self.stored is not None and (
+            fits is None
+            or fits(self.stored)
+            or not self.may_reread(RequestKind.DATA, has_moved=self.session.address != address)
+        ):
             return False
-        if self.stored is not None:
-            now = self.shared.clock.monotonic()
-            if now - self._reloaded_s < self.shared.rules.reload_pause_s:
-                return False
-            self._reloaded_s = now
         waited = await self.wait_as_loser()
         await self.load()
         return waited
+
+    def may_reread(self, kind: RequestKind, *, has_moved: bool = False) -> bool:
+        """Return whether a frame that does not fit may have it read again, which begins a pause.
+
+        Args:
+            kind: Of the frame; forged ones of one kind do not delay those of another.
+            has_moved: Its source has it at another address: another hub has answered its join.
+        """
+        rules, now = self.shared.rules, self.shared.clock.monotonic()
+        pause_s = rules.reload_pause_s
+        is_owner = self.ownership is Ownership.OWNER and not has_moved
+        if self.shared.source.needs_connection and is_owner:
+            pause_s = rules.owner_reload_pause_s
+        if now - self._reread_s.get(kind, -math.inf) < pause_s:
+            return False
+        self._reread_s[kind] = now
+        return True
 
     async def load(self) -> None:
         """Read it from its source, and close its connection; inside its queue.

@@ -397,7 +397,7 @@ class Devices:
         async def load(device: Device) -> None:
             try:
                 if await device.queue.run(
-                    RequestKind.LOAD, lambda: device.ensure_loaded(uplink.fits)
+                    RequestKind.LOAD, lambda: device.ensure_loaded(uplink.fits, uplink.address)
                 ):
                     waited.add(device.device_id)
             except DeviceError as exc:

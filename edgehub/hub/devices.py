@@ -196,16 +196,6 @@ class DevicesPart(Part):
                     yield stored
             after = page[-1].profile.device_id
 
-    async def is_lorawan_device(self, device_id: str) -> bool:
-        """Return whether a device is registered as a LoRaWAN device, or may be one.
-
-        Raises:
-            DeviceSourceError: The registry cannot be read now.
-        """
-        if self._registry is None:
-            return True  # its twin is read over its own connection, in its own turn
-        return (await self._registry.load(device_id)).profile.lora is not None
-
     async def open(self) -> None:
         """Read what other hubs have taken, before any device is heard and any session opened."""
         await self._state.add(SCRIPT)

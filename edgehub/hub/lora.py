@@ -65,7 +65,7 @@ class LoraPart(HeadPart):
             settings.lora,
             _region_of(settings.lora),
             devices=devices.devices,
-            is_registered=devices.is_lorawan_device,
+            find=devices.registration.find,
             frames=devices.frames,
             messages=mailboxes,
             scripts=configuration.decoders,

@@ -82,7 +82,7 @@ async def process_data(
         return _refused(device, Result.DROPPED, Reason.SECOND_STATION)
 
     async def run(*, takes_over: bool = False) -> FrameOutcome:
-        has_waited = await device.ensure_loaded(uplink.fits) or waited
+        has_waited = await device.ensure_loaded(uplink.fits, uplink.address) or waited
         f_cnt = None if device.stored is None else uplink.counter(device.stored)
         if f_cnt is None:
             return _refused(device, Result.REJECTED, Reason.NO_DEVICE_BY_MIC)

@@ -3,7 +3,8 @@
 Acts on a `Device` inside its queue and owns nothing. Invariants: the coordinator's counter is
 cleared only after the request's MIC was found right and its session was kept, and the device's
 owner stays; a hub that was
-refused has no flag changed, opens nothing, and loads the device before its next frame.
+refused has no flag changed, opens nothing, and loads the device before its next frame; of forged
+and replayed requests of a device in memory, one in a while at most is more than a look at memory.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
         dev_nonce: The device's number for it.
         station: Station of this hub that received it.
         key: What all copies of it have in common, and no forged one: nonce and MIC.
+        fits: Returns whether its MIC is that of a device.
     """
 
     device_id: str
     dev_nonce: int
     station: str
     key: str
+    fits: Callable[[StoredDevice], bool]
 
 
-Accept = Callable[["StoredDevice"], Awaitable["SessionState | None"]]
-"""Checks the MIC and makes a session, name and address; None = the MIC is wrong."""
+Accept = Callable[["StoredDevice"], Awaitable["SessionState"]]
+"""Makes a session, name and address."""
 
 
 def is_used(dev_nonce: int, stored: StoredDevice) -> bool:
@@ -77,6 +80,9 @@ async def process_join(device: Device, request: JoinRequest, accept: Accept) -> 
 
 async def _join(device: Device, request: JoinRequest, accept: Accept) -> FrameOutcome:
     shared = device.shared
+    reason = _fault(device, request)
+    if reason is not None and not device.may_reread(RequestKind.JOIN):
+        return _outcome(device, Result.REFUSED, reason)
     if await shared.source.gateway_of(device.device_id) not in (None, shared.hub_id):
         return _outcome(device, Result.REFUSED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
     claim = JoinClaim(device_id=device.device_id, hub_id=shared.hub_id, key=request.key)
@@ -102,12 +108,10 @@ async def _answer(
         await device.load()  # also where it is in memory: another hub may have answered it since
         if device.profile.gateway_id not in (None, shared.hub_id):
             return _outcome(device, Result.REFUSED, Reason.BELONGS_TO_ANOTHER_GATEWAY)
+        if (reason := _fault(device, request)) is not None:
+            return _outcome(device, Result.REFUSED, reason)
         assert device.stored is not None
-        if is_used(request.dev_nonce, device.stored):
-            return _outcome(device, Result.REFUSED, Reason.DEV_NONCE_USED)
         session = await accept(device.stored)
-        if session is None:
-            return _outcome(device, Result.REFUSED, Reason.JOIN_MIC_FAILED)
         nonces = (*device.session.dev_nonces, request.dev_nonce)[-DEV_NONCES_MAX:]
         generation = device.session.generation + 1
         joined = replace(session, generation=generation, f_cnt_up=0, dev_nonces=nonces)
@@ -117,6 +121,16 @@ async def _answer(
         device.adopt(replace(device.stored, session=joined))
         await _finish(device, claim, generation)
     return _outcome(device, Result.ACCEPTED)
+
+
+def _fault(device: Device, request: JoinRequest) -> Reason | None:
+    """Return why what is known of a device refuses a request, None = it does not."""
+    stored = device.stored
+    if stored is None:
+        return None
+    if not request.fits(stored):
+        return Reason.JOIN_MIC_FAILED
+    return Reason.DEV_NONCE_USED if is_used(request.dev_nonce, stored) else None
 
 
 async def _finish(device: Device, claim: JoinClaim, generation: int | None) -> None:

@@ -14,11 +14,14 @@ class AffinityRules(Struct, frozen=True, kw_only=True):
         answer_timeout_s: How long the coordinator may take for an answer.
         reload_pause_s: A frame that does not fit a loaded device has it read again, but not sooner
             than so long after the last time: frames are easily forged.
+        owner_reload_pause_s: The same where reading takes a session upstream, and no other hub can
+            have changed what this one knows.
     """
 
     processing_delay_ms: int = 400
     answer_timeout_s: float = 10.0
     reload_pause_s: float = 10.0
+    owner_reload_pause_s: float = 600.0
 
     @property
     def is_sticky(self) -> bool:

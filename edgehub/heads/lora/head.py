@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgehub.decoders.scripts import DecoderScript
     from edgehub.devices.affinity.stored_frames import StoredFrames
     from edgehub.devices.devices import Devices
+    from edgehub.devices.source import StoredDevice
     from edgehub.heads.lora.answers import WaitingMessages
     from edgehub.lora.regions import Region
     from edgehub.settings import LoraSettings
@@ -76,7 +77,7 @@ class LoraHead:
         settings: Of the section `[lora]`; its port is not None.
         region: That it names.
         devices: Where frames are processed.
-        is_registered: Returns whether a DevEUI is that of a registered device.
+        find: Returns what is listed of a registered device, None = it is none.
         frames: Stores messages.
         messages: Those that wait for devices.
         scripts: Decoders of payloads, by name.
@@ -93,7 +94,7 @@ class LoraHead:
         region: Region,
         *,
         devices: Devices,
-        is_registered: Callable[[str], Awaitable[bool]],
+        find: Callable[[str], Awaitable[StoredDevice | None]],
         frames: StoredFrames,
         messages: WaitingMessages,
         scripts: Mapping[str, DecoderScript],
@@ -119,7 +120,7 @@ class LoraHead:
             scripts=scripts,
             stations=self.stations,
             devices=devices,
-            is_registered=is_registered,
+            find=find,
             frames=frames,
             messages=messages,
             clock=clock,

@@ -15,7 +15,7 @@ from msgspec import Struct
 from edgehub.devices.affinity.join import JoinRequest
 from edgehub.devices.affinity.outcome import Reason, Result
 from edgehub.devices.faults import DeviceUnknownError
-from edgehub.devices.source import RADIO_ADDRESS, SessionState
+from edgehub.devices.source import RADIO_ADDRESS, Activation, SessionState
 from edgehub.heads.lora.downlinks import windows_of
 from edgehub.lora import crypto, session
 from edgehub.lora.channels import frequency_cf_list, mask_cf_list
@@ -60,7 +60,7 @@ class JoinServer:
         settings: How devices are answered.
         region: Of the stations.
         devices: Where requests are processed.
-        is_registered: Returns whether a DevEUI is that of a registered device.
+        find: Returns what is listed of a registered device, None = it is none.
         downlinks: Sends accepts.
         spawn: Runs what takes longer than the request.
         counts: Requests by what became of them.
@@ -73,7 +73,7 @@ class JoinServer:
         region: Region,
         *,
         devices: Devices,
-        is_registered: Callable[[str], Awaitable[bool]],
+        find: Callable[[str], Awaitable[StoredDevice | None]],
         downlinks: Downlinks,
         spawn: Callable[[Awaitable[object], str], None],
         counts: Counter[str],
@@ -82,7 +82,7 @@ class JoinServer:
         self._settings = settings
         self._region = region
         self._devices = devices
-        self._is_registered = is_registered
+        self._find = find
         self._downlinks = downlinks
         self._spawn = spawn
         self._counts = counts
@@ -98,10 +98,8 @@ class JoinServer:
         device_id = eui_text(frame.dev_eui)
         built: list[bytes] = []
 
-        async def accept(stored: StoredDevice) -> SessionState | None:
-            self._check_registered(stored, frame)
-            if not _is_authentic(stored, frame):
-                return None
+        async def accept(stored: StoredDevice) -> SessionState:
+            _check_join_eui(stored, frame)
             state, phy_payload = self._accept(stored, frame)
             built.append(phy_payload)
             return state
@@ -111,9 +109,13 @@ class JoinServer:
             dev_nonce=frame.dev_nonce,
             station=station,
             key=f"{frame.dev_nonce}/{frame.mic.hex()}",
+            fits=lambda stored: _is_authentic(stored, frame),
         )
-        if not await self._is_registered(device_id):
+        listed = await self._find(device_id)
+        if listed is None:
             raise DeviceUnknownError(device_id, "it is not registered")
+        if listed.profile.activation is not Activation.OTAA:
+            raise DeviceUnknownError(device_id, "it is not registered as a device that joins")
         outcome = await self._devices.join(request, accept)
         self._counts[f"join_{outcome.reason or outcome.result}"] += 1
         phy_payload, heard_by = None, eui_text(transmission.first.station)
@@ -129,17 +131,6 @@ class JoinServer:
             windows = windows_of(self._region, JOIN_ACCEPT_DELAY_S)
             answer = self._downlinks.answer(frame.dev_eui, phy_payload, transmission, windows)
             self._spawn(answer, "lora-accept")
-
-    @staticmethod
-    def _check_registered(stored: StoredDevice, frame: JoinRequestFrame) -> None:
-        device_id, profile = stored.profile.device_id, stored.profile.lora
-        if profile is None or not profile.app_key:
-            raise DeviceUnknownError(device_id, "it is not registered as a device that joins")
-        join_eui = eui_text(frame.join_eui)
-        if profile.join_eui not in ("", join_eui):
-            raise DeviceUnknownError(
-                device_id, f"it is registered with another JoinEUI, {join_eui}"
-            )
 
     def _accept(self, stored: StoredDevice, frame: JoinRequestFrame) -> tuple[SessionState, bytes]:
         profile, settings = stored.profile.lora, self._settings
@@ -206,6 +197,15 @@ class JoinServer:
             "one that has not heard its answer needs lora.join_resend",
         )
         return None
+
+
+def _check_join_eui(stored: StoredDevice, frame: JoinRequestFrame) -> None:
+    profile, join_eui = stored.profile.lora, eui_text(frame.join_eui)
+    assert profile is not None, "its MIC was checked"
+    if profile.join_eui not in ("", join_eui):
+        raise DeviceUnknownError(
+            stored.profile.device_id, f"it is registered with another JoinEUI, not {join_eui}"
+        )
 
 
 def _is_authentic(stored: StoredDevice, frame: JoinRequestFrame) -> bool:

@@ -83,7 +83,7 @@ class NetworkServer:
         scripts: Decoders of payloads, by name.
         stations: Those that are connected.
         devices: Where frames are processed.
-        is_registered: Returns whether a DevEUI is that of a registered device.
+        find: Returns what is listed of a registered device, None = it is none.
         messages: Those that wait for devices.
         frames: Stores messages; their device's turn is kept while it runs.
         clock: For all timers.
@@ -106,7 +106,7 @@ class NetworkServer:
         scripts: Mapping[str, DecoderScript],
         stations: Stations,
         devices: Devices,
-        is_registered: Callable[[str], Awaitable[bool]],
+        find: Callable[[str], Awaitable[StoredDevice | None]],
         frames: StoredFrames,
         messages: WaitingMessages,
         clock: Clock,
@@ -140,7 +140,7 @@ class NetworkServer:
             settings,
             region,
             devices=devices,
-            is_registered=is_registered,
+            find=find,
             downlinks=self.downlinks,
             spawn=self._spawn,
             counts=self.counts,

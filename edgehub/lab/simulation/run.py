@@ -254,9 +254,7 @@ class _Run:
 
     async def _join(self, event: Event, gateway: Gateway) -> FrameOutcome:
 
-        async def accept(stored: StoredDevice) -> SessionState | None:
-            if not event.mic_ok:
-                return None
+        async def accept(stored: StoredDevice) -> SessionState:
             self._joins += 1
             self._sessions[event.device] = session = f"join-{self._joins}"
             return replace(stored.session, session=session)
@@ -266,6 +264,7 @@ class _Run:
             dev_nonce=event.dev_nonce,
             station=event.station,
             key=f"{event.dev_nonce}/{event.mic}/{event.mic_ok}",
+            fits=lambda _stored: event.mic_ok,
         )
         return await gateway.devices.join(request, accept)
 

@@ -69,6 +69,11 @@ def sent(hub: BrokerHub) -> int:
     return int(hub.endpoint()["sent_total"])
 
 
+def counted(hub: BrokerHub, what: str) -> int:
+    """Return how many joins, or frames of unknown devices, became what."""
+    return int(hub.hub.status()["lora"]["joins"].get(what, 0))
+
+
 async def test_a_device_joins_by_its_twin_and_goes_on_after_a_restart(
     tmp_path: Path, broker: Mosquitto, responder: TwinResponder
 ) -> None:
@@ -84,6 +89,7 @@ async def test_a_device_joins_by_its_twin_and_goes_on_after_a_restart(
     device = SimulatedLorawanDevice(DEV_EUI, APP_KEY)
     async with twin_hub(tmp_path / "hub", broker) as hub, a_station(hub) as station:
         await hub.until(lambda: hub.endpoint()["state"] == "up")
+        assert (await hub.call("lora device add", dev_eui=NAME))["joins"] == 0
         await station.hear(device.join_request())
         await answer(station, device)
         await station.hear(device.uplink(b"one", confirmed=True))
@@ -104,6 +110,37 @@ async def test_a_device_joins_by_its_twin_and_goes_on_after_a_restart(
         await hub.until(lambda: sent(hub) == 1)
         assert (await hub.call("lora device forget-nonces", dev_eui=NAME))["forgotten"] == 1
         assert responder.twin(NAME)["reported"]["edgehub"]["dev_nonces"] == []
+
+
+async def test_frames_of_strangers_open_no_session_upstream(
+    tmp_path: Path, broker: Mosquitto, responder: TwinResponder
+) -> None:
+    """Joins of a device that was not named, and of one that was by other keys, and their data."""
+    responder.twin(NAME)["desired"] |= {"AppKey": APP_KEY.hex().upper()}
+    stranger = SimulatedLorawanDevice(DEV_EUI + 1, APP_KEY)
+    stranger.personalise(0x26000001, abp_session(NWK_S_KEY, APP_S_KEY))
+    forger = SimulatedLorawanDevice(DEV_EUI, bytes(16))
+    async with twin_hub(tmp_path / "hub", broker) as hub, a_station(hub) as station:
+        await hub.until(lambda: hub.endpoint()["state"] == "up")
+        await hub.call("lora device add", dev_eui=NAME)
+        for _ in range(2):
+            await station.hear(forger.join_request())
+        await hub.until(lambda: counted(hub, "join_join_mic_failed") == 2)
+        asked = list(responder.asked)
+        for _ in range(20):
+            await station.hear(stranger.join_request())
+            await station.hear(stranger.uplink(b"?"))
+            await station.hear(forger.join_request())
+        await hub.until(lambda: counted(hub, "unknown_device") == 20)
+        await hub.until(lambda: counted(hub, "join_join_mic_failed") == 22)
+        await hub.until(
+            lambda: hub.hub.status()["affinity"]["frames"] == {"no_device_by_address": 20}
+        )
+        assert responder.asked == asked
+        assert hub.hub.status()["affinity"]["devices"] == 1
+        genuine = SimulatedLorawanDevice(DEV_EUI, APP_KEY)
+        await station.hear(genuine.join_request())
+        await answer(station, genuine)
 
 
 async def test_a_personalised_device_is_read_once_and_then_found_by_its_address(

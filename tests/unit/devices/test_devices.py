@@ -9,10 +9,27 @@ from msgspec.structs import replace
 from edgehub.devices.affinity.counters import REPEATS_MAX
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.affinity.join import JoinRequest
+from edgehub.devices.affinity.rules import AffinityRules
 from edgehub.devices.devices import REFRESH_S, UNSEEN_S
 from edgehub.devices.faults import DeviceSourceError, DeviceUnknownError, TooManyDevicesError
-from edgehub.devices.source import Activation, Deduplication
+from edgehub.devices.source import Activation, Deduplication, SessionState, StoredDevice
 from tests.support.affinity_hubs import World, in_a_world
+
+
+def a_join(device_id: str, dev_nonce: int = 1, *, is_forged: bool = False) -> JoinRequest:
+    """Make a join request."""
+    return JoinRequest(
+        device_id=device_id,
+        dev_nonce=dev_nonce,
+        station="s1",
+        key=f"{dev_nonce}/{is_forged}",
+        fits=lambda _stored: not is_forged,
+    )
+
+
+async def accept(stored: StoredDevice) -> SessionState:
+    """Answer a join."""
+    return replace(stored.session, session="joined", address="0a0b0c0d")
 
 
 def test_the_one_that_was_silent_longest_makes_room():
@@ -157,13 +174,10 @@ def test_what_other_stations_hear_is_no_repetition_of_the_device():
 def test_a_join_that_failed_may_come_by_another_station():
     """Nothing of the attempt is left that makes a copy of the next one."""
 
-    async def accept(stored):
-        return replace(stored.session, session="joined")
-
     async def test(world: World):
         hub = await world.hub("h1")
         await hub.uplink(1)
-        request = JoinRequest(device_id="d", dev_nonce=1, station="s1", key="1")
+        request = a_join("d")
         hub.source.is_away = True
         with pytest.raises(DeviceSourceError):
             await hub.devices.join(request, accept)
@@ -181,9 +195,7 @@ def test_an_unknown_device_takes_no_place():
         hub = await world.hub("h1")
         assert (await hub.uplink(1, "stranger")).reason == "no_device_by_address"
         with pytest.raises(DeviceUnknownError):
-            await hub.devices.join(
-                JoinRequest(device_id="stranger", dev_nonce=1, station="s", key="1"), None
-            )
+            await hub.devices.join(a_join("stranger"), None)
         assert len(hub.devices) == 0
         hub.flags.set("stranger", Ownership.OWNER, cause=Cause.FIRST)
         with pytest.raises(DeviceUnknownError):
@@ -206,6 +218,52 @@ def test_forged_frames_do_not_make_a_device_load_all_the_time():
         await world.clock.sleep(11)
         await world.give_session("d", "new")
         assert (await hub.uplink(0, session="new")).result == "processed"
+
+    in_a_world(test)
+
+
+def test_an_owner_reads_no_device_again_for_frames_of_strangers_at_its_address():
+    """Reading takes a session upstream; whoever has the same address by chance opens none."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.devices.join(a_join("d"), accept)
+        await hub.uplink(1, address="0a0b0c0d", session="joined")
+        loads, opened = hub.source.loads, hub.link("d").log.count("open")
+        for f_cnt in range(50):
+            await hub.uplink(f_cnt, address="0a0b0c0d", session="stranger")
+            await world.clock.sleep(11)
+        assert hub.source.loads == loads + 1
+        assert hub.link("d").log.count("open") <= opened + 1
+        await hub.uplink(2, address="0a0b0c0d", session="joined")
+        assert hub.handled == [1, 2]
+
+    in_a_world(test)
+
+
+@pytest.mark.parametrize("is_forged", [True, False])
+def test_forged_and_replayed_joins_are_refused_from_memory(is_forged: bool):
+    """They cost neither a session upstream nor an election; the next genuine one is accepted."""
+
+    async def test(world: World):
+        hub = await world.hub("h1")
+        await hub.devices.join(a_join("d", 1), accept)
+        await hub.uplink(1, session="joined")
+        claims = []
+        claim_join = world.coordinator.claim_join
+        world.coordinator.claim_join = lambda claim: claims.append(claim) or claim_join(claim)
+        loads = hub.source.loads
+        for number in range(50):
+            await world.clock.sleep(61)
+            outcome = await hub.devices.join(
+                a_join("d", 2 + number if is_forged else 1, is_forged=is_forged), accept
+            )
+            assert outcome.reason == ("join_mic_failed" if is_forged else "dev_nonce_used")
+        elapsed_s = 50 * 61
+        most = 1 + elapsed_s // AffinityRules().owner_reload_pause_s
+        assert len(claims) <= most
+        assert hub.source.loads <= loads + most
+        assert (await hub.devices.join(a_join("d", 60), accept)).result == "accepted"
 
     in_a_world(test)
 

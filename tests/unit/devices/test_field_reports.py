@@ -22,7 +22,13 @@ MIC = "a1b2c3d4"
 
 def a_request(nonce: int, station: str, mic: str = MIC) -> JoinRequest:
     """Make a join request, as a station heard it."""
-    return JoinRequest(device_id="d", dev_nonce=nonce, station=station, key=f"{nonce}/{mic}")
+    return JoinRequest(
+        device_id="d",
+        dev_nonce=nonce,
+        station=station,
+        key=f"{nonce}/{mic}",
+        fits=lambda _stored: True,
+    )
 
 
 class Accepts:

@@ -23,7 +23,9 @@ async def accept(stored: StoredDevice) -> SessionState:
 
 def a_join(nonce: int = 1) -> JoinRequest:
     """Make a join request."""
-    return JoinRequest(device_id="d", dev_nonce=nonce, station="s1", key=f"{nonce}")
+    return JoinRequest(
+        device_id="d", dev_nonce=nonce, station="s1", key=f"{nonce}", fits=lambda _stored: True
+    )
 
 
 async def is_sound(hub: Hub, f_cnt: int, session: str = "") -> None:
