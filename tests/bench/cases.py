@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.bench import growth, peers, thin_link
+from tests.bench.class_c import class_c
 from tests.bench.neighbours import neighbours
 from tests.bench.report import report
 from tests.bench.tools import HubProcess, Receiver, a_hub, a_mosquitto, publish
@@ -218,6 +219,7 @@ CASES: Final[dict[str, Callable[[Path], Figures]]] = {
     "ingest-500x1": ingest_500x1,
     "journal": journal,
     "latency": latency,
+    "class-c": class_c,
     "end-to-end": end_to_end,
     "end-to-end-sink": end_to_end_sink,
     "idle": idle,

@@ -22,6 +22,8 @@ MQTTLOAD: Final = FOLDER / "bin" / "mqttload"
 MANIFEST: Final = "routes.json"
 LOAD_TIMEOUT_S: Final = 120
 EDGEHUB: Final = Path(sys.executable).with_name("edgehub")
+FLOOD: Final = 10_000_000
+"""Messages of a publisher that ends with the measurement."""
 
 
 def build() -> None:
@@ -46,6 +48,21 @@ def publish(port: int, messages: int, **options: Any) -> dict[str, Any]:
         timeout=LOAD_TIMEOUT_S,
     )
     return _figures(done.stdout)
+
+
+@contextmanager
+def flood(port: int, **options: Any) -> Iterator[None]:
+    """Run the load tool's publisher beside a measurement, to its end."""
+    arguments = ["publish", "--port", str(port), "--messages", str(FLOOD), *_flags(options)]
+    process = subprocess.Popen([MQTTLOAD, *arguments], stdout=subprocess.DEVNULL)
+    try:
+        yield
+        if process.poll() is not None:
+            msg = "the publisher ended before the measurement"
+            raise RuntimeError(msg)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _flags(options: dict[str, Any]) -> list[str]:

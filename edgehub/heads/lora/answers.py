@@ -201,6 +201,7 @@ class Answers:
         lora = device.session.lora
         phy_payload = _downlink(lora, data, dev_addr=dev_addr, f_cnt=f_cnt_down)
         dev_eui = int(device.device_id, 16)
+        # Handed over in this turn of the loop: where it is busy, each one more is milliseconds.
         sent = self._downlinks.send_now(dev_eui, phy_payload, station, windows, waiting.written)
         timeout_s = ACKNOWLEDGED_S if data.confirmed else None
         self._spawn(self._deliver(device.device_id, data, sent, timeout_s), "lora-message")

@@ -19,7 +19,7 @@ from edgehub.lora.identifiers import dashed_eui
 from edgehub.lora.regions import RX2_AFTER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from edgehub.clock import Clock
     from edgehub.heads.lora.reception import StationReception, Transmission
@@ -132,15 +132,19 @@ class Downlinks:
         self.counts["missed"] += 1
         return False
 
-    async def send_now(
+    def send_now(
         self,
         dev_eui: int,
         phy_payload: bytes,
         station: int,
         windows: Windows,
         written: Callable[[], None],
-    ) -> bool:
-        """Send to a device that always listens; returns whether its station has sent it."""
+    ) -> Coroutine[None, None, bool]:
+        """Send to a device that always listens, before it returns.
+
+        Returns:
+            What waits for the report of its station, and returns whether it has sent it.
+        """
         message = {
             "dC": 2,
             "pdu": phy_payload.hex(),
@@ -151,9 +155,9 @@ class Downlinks:
         sent = self._hand_over(dev_eui, station, message, "class_c")
         if sent is None:
             self.counts["missed"] += 1
-            return False
-        written()
-        return await self._wait(sent, REPORT_S)
+        else:
+            written()
+        return self._wait(sent, REPORT_S)
 
     def transmitted(self, station: int, diid: object) -> None:
         """Record that a station has begun to send an answer."""
@@ -185,7 +189,9 @@ class Downlinks:
         self.counts[window] += 1
         return diid
 
-    async def _wait(self, diid: int, seconds: float) -> bool:
+    async def _wait(self, diid: int | None, seconds: float) -> bool:
+        if diid is None:
+            return False
         try:
             async with deadline(self._clock, seconds):
                 await self._in_flight[diid].sent
