@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
+from edgehub.cli.arguments import checked, json_value
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
@@ -19,7 +20,8 @@ from edgehub.cli.output import end_as_json, json_option, print_line, print_membe
 from edgehub.cli.paging import after_option, limit_option, print_next
 from edgehub.cli.tables import print_table, span
 from edgehub.clock import SystemClock
-from edgehub.decoders.scripts import DecoderError, decode_once, read_script
+from edgehub.decoders.limits import DECODE_DOWNLINK, DECODE_UPLINK, ENCODE_DOWNLINK
+from edgehub.decoders.scripts import DecoderError, call_once, read_script
 from edgehub.errors import extra_hint
 from edgehub.lora.airtime import lora_airtime
 from edgehub.lora.device import DeviceClass, MacVersion, parse_device
@@ -312,7 +314,7 @@ def _rights(row: dict[str, Any]) -> str:
 @click.option(
     "--decoder",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Script that decodes the payload of an uplink.",
+    help="Script that decodes the payload.",
 )
 @json_option
 def decode(frame: str, **given: Any) -> int:
@@ -341,6 +343,40 @@ def decode(frame: str, **given: Any) -> int:
         for each in document.get("commands", ())
     ]
     print_members(document | ({"commands": commands} if commands else {}))
+    return code
+
+
+@lora.command()
+@click.argument("data", metavar="DATA", callback=checked(json_value))
+@click.option(
+    "--decoder",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="Script that encodes it.",
+)
+@click.option("--port", type=click.IntRange(1, 223), help="Port that is asked for.")
+@json_option
+def encode(data: Any, decoder: Path, port: int | None) -> int:
+    """Encode DATA, a JSON object for a device, by its decoder; needs no hub.
+
+    Exit code 1 if it is not encoded.
+    """
+    if not isinstance(data, dict):
+        raise click.UsageError("DATA: want a JSON object")
+    _need_decoders()
+    given = {"data": data} if port is None else {"data": data, "fPort": port}
+    try:
+        encoded = call_once(read_script(decoder), ENCODE_DOWNLINK, given)
+        document = {
+            "f_port": encoded["fPort"] or port,
+            "payload": bytes(encoded["bytes"]).hex(),
+            "warnings": encoded["warnings"],
+        }
+    except DecoderError as error:
+        document = {"encode_error": str(error)}
+    code = 1 if "encode_error" in document else 0
+    end_as_json(document, code)
+    print_members(document)
     return code
 
 
@@ -438,26 +474,28 @@ def simulate(stations: tuple[str, ...], lists: bool, devices: int, seed: str, **
 
 def _decoded(document: dict[str, Any], file: Path) -> dict[str, Any]:
     """Decode the payload of a described frame, as the hub does for a device with a decoder."""
-    if find_spec("dukpy") is None:
-        raise click.UsageError(f"this installation has no dukpy; {extra_hint('lora-js')}")
+    _need_decoders()
     f_port, payload = document.get("f_port"), document.get("payload")
-    if not f_port or payload is None or document["m_type"].endswith("down"):
-        raise click.UsageError(
-            "--decoder: the frame has no decrypted payload of an uplink (see --app-s-key)"
-        )
-    given = {
-        "bytes": list(bytes.fromhex(payload)),
-        "fPort": f_port,
-        "recvTime": SystemClock().wall_ms(),
-    }
+    if not f_port or payload is None:
+        raise click.UsageError("--decoder: the frame has no decrypted payload (see --app-s-key)")
+    given = {"bytes": list(bytes.fromhex(payload)), "fPort": f_port}
+    function = DECODE_DOWNLINK
+    if document["m_type"].endswith("up"):
+        function = DECODE_UPLINK
+        given["recvTime"] = SystemClock().wall_ms()
     try:
-        decoded = decode_once(read_script(file), given)
+        decoded = call_once(read_script(file), function, given)
     except DecoderError as error:
         return {"decode_error": str(error)}
     warnings = decoded["warnings"]
     return {"decoded_payload": decoded["data"]} | (
         {"decoded_payload_warnings": warnings} if warnings else {}
     )
+
+
+def _need_decoders() -> None:
+    if find_spec("dukpy") is None:
+        raise click.UsageError(f"this installation has no dukpy; {extra_hint('lora-js')}")
 
 
 def _need_extra() -> None:

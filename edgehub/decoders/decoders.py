@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from msgspec import Struct, field
 
-from edgehub.decoders.limits import COMPUTING_S, OUT_OF_MEMORY, RESULT_BYTES_MAX, WAITING_S
+from edgehub.decoders.limits import (
+    COMPUTING_S,
+    DECODE_UPLINK,
+    ENCODE_DOWNLINK,
+    OUT_OF_MEMORY,
+    RESULT_BYTES_MAX,
+    WAITING_S,
+)
 from edgehub.decoders.scripts import WORKER, DecoderError
 
 if TYPE_CHECKING:
@@ -44,11 +51,24 @@ class Decoded(Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
+class Encoded(Struct, frozen=True, kw_only=True):
+    """What a decoder made of a message to its device.
+
+    Attributes:
+        payload: Bytes for the device.
+        f_port: Port, None = it does not say.
+    """
+
+    payload: bytes
+    f_port: int | None
+
+
 class _Call(Struct, kw_only=True, eq=False):
     name: str
     script: DecoderScript
+    function: str
     given: dict[str, Any]
-    result: asyncio.Future[Decoded]
+    result: asyncio.Future[dict[str, Any]]
 
     def fail(self, kind: str, reason: str) -> None:
         if not self.result.done():
@@ -111,7 +131,8 @@ class Decoders:
 
     Attributes:
         is_ready: Whether the process has started.
-        counts: Payloads by what became of them: `decoded`, or the kind of the error.
+        counts: Payloads by what became of them: `decoded`, or the kind of the error; `encoded`,
+            `not_encoded`.
     """
 
     def __init__(self, scripts: Mapping[str, DecoderScript], clock: Clock, log: LogLimit) -> None:
@@ -155,8 +176,9 @@ class Decoders:
         Raises:
             DecoderError: It was not decoded.
         """
+        given = {"bytes": list(payload), "fPort": f_port, "recvTime": received_ms}
         try:
-            decoded = await self._decode(name, payload, f_port, received_ms)
+            answer = await self._call(name, DECODE_UPLINK, given)
         except DecoderError as error:
             self.counts[error.kind] += 1
             if name in self._failing or len(self._failing) < FAILING_MAX:
@@ -165,9 +187,33 @@ class Decoders:
             raise
         self.counts["decoded"] += 1
         self._failing.pop(name, None)
-        return decoded
+        return Decoded(data=answer["data"], warnings=answer["warnings"])
 
-    async def _decode(self, name: str, payload: bytes, f_port: int, received_ms: int) -> Decoded:
+    async def encode(self, name: str, data: Mapping[str, Any], f_port: int | None) -> Encoded:
+        """Encode a message to a device.
+
+        Args:
+            name: Of its decoder.
+            data: What the message says.
+            f_port: Port that its sender asks for, None = none.
+
+        Raises:
+            DecoderError: It was not encoded.
+        """
+        given = {"data": data} if f_port is None else {"data": data, "fPort": f_port}
+        try:
+            answer = await self._call(name, ENCODE_DOWNLINK, given)
+        except DecoderError as error:
+            self.counts["not_encoded"] += 1
+            self._log.warning("lora.message_not_encoded", decoder=name, reason=str(error))
+            raise
+        self.counts["encoded"] += 1
+        if answer["warnings"]:
+            reason = "; ".join(answer["warnings"])
+            self._log.warning("lora.message_warnings", decoder=name, reason=reason)
+        return Encoded(payload=bytes(answer["bytes"]), f_port=answer["fPort"])
+
+    async def _call(self, name: str, function: str, given: dict[str, Any]) -> dict[str, Any]:
         script = self._scripts.get(name)
         if script is None:
             raise DecoderError("unknown", f"lora.decoder_folder has no {f'{name}.js'!a}")
@@ -175,10 +221,11 @@ class Decoders:
         if self._clock.monotonic() < until_s:
             raise DecoderError("set_aside", f"it is not called for {SET_ASIDE_S:g} s: {why}")
         if len(self._calls) >= WAITING_MAX:
-            raise DecoderError("busy", f"{WAITING_MAX} payloads wait to be decoded")
-        given = {"bytes": list(payload), "fPort": f_port, "recvTime": received_ms}
-        result: asyncio.Future[Decoded] = asyncio.get_running_loop().create_future()
-        self._calls.append(_Call(name=name, script=script, given=given, result=result))
+            raise DecoderError("busy", f"{WAITING_MAX} payloads wait for their decoders")
+        result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._calls.append(
+            _Call(name=name, script=script, function=function, given=given, result=result)
+        )
         self._changed.set()
         try:
             async with asyncio.timeout(DECODE_TIMEOUT_S):
@@ -247,7 +294,9 @@ class Decoders:
                 if "error" not in answer:
                     worker.loaded[name] = script
             if "error" not in answer:
-                answer = await worker.ask({"name": name, "input": call.given})
+                answer = await worker.ask(
+                    {"name": name, "function": call.function, "input": call.given}
+                )
         except _EndedError:
             await _end(worker.process)
             self._set_aside(call, _words(worker.process.returncode))
@@ -258,7 +307,7 @@ class Decoders:
         if "error" in answer:
             call.fail("failed", answer["error"])
         elif not call.result.done():
-            call.result.set_result(Decoded(data=answer["data"], warnings=answer["warnings"]))
+            call.result.set_result(answer)
         return True
 
     def _set_aside(self, call: _Call, why: str) -> None:

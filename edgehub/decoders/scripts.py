@@ -102,17 +102,19 @@ def read_script(file: Path) -> DecoderScript:
         raise DecoderError("unavailable", f"{file}: no text in UTF-8: {error.reason}") from error
 
 
-def decode_once(script: DecoderScript, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode one payload by a process of its own; returns `data` and `warnings`.
+def call_once(script: DecoderScript, function: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a function of a script in a process of its own; returns what the process answers.
 
     Args:
         script: The decoder.
-        given: Argument of its function.
+        function: One of `edgehub.decoders.limits`.
+        given: Argument of the function.
 
     Raises:
         DecoderError: It cannot.
     """
-    requests = [_load("script", script), {"name": "script", "input": dict(given)}]
+    call = {"name": "script", "function": function, "input": dict(given)}
+    requests = [_load("script", script), call]
     answers = ask_worker(requests)
     for answer in answers:
         if "error" in answer:

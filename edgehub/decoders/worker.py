@@ -21,6 +21,8 @@ import dukpy  # type: ignore[import-untyped]
 
 from edgehub.decoders.limits import (
     COMPUTING_S,
+    DECODE_UPLINK,
+    ENCODE_DOWNLINK,
     MEMORY_BYTES,
     OUT_OF_MEMORY,
     RESULT_BYTES_MAX,
@@ -30,6 +32,7 @@ from edgehub.decoders.limits import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+BYTE_MAX: Final = 255
 TEXTS_MAX: Final = 20
 TEXT_CHARS_MAX: Final = 200
 
@@ -42,12 +45,12 @@ for (const name of ["call_python", "process", "require", "_dukpy_cjs_source_comp
 globalThis.console = { debug() {}, error() {}, info() {}, log() {}, warn() {} };
 null;
 """
-_IS_DECODER: Final = "typeof decodeUplink === 'function'"
-_DECODE: Final = """
-(function (input) {
-  input.recvTime = new Date(input.recvTime);
-  return decodeUplink(input);
-})(dukpy.input);
+_HAS: Final = "typeof {function} === 'function'"
+_CALL: Final = """
+(function (input) {{
+  if ('recvTime' in input) input.recvTime = new Date(input.recvTime);
+  return {function}(input);
+}})(dukpy.input);
 """
 _PLACE: Final = re.compile(r"at <dukpy>:(\d+)")
 """Of a syntax error; of others the engine has the line on which their function begins."""
@@ -81,7 +84,7 @@ class Scripts:
             if "source" in request:
                 self._load(request["name"], request["source"])
                 return {}
-            return self._decode(request["name"], request["input"])
+            return self._call(request["name"], request["function"], request["input"])
         except ScriptError as error:
             return {"error": str(error), "line": error.line}
 
@@ -97,23 +100,42 @@ class Scripts:
                 # One that ends too early is found behind its end.
                 error.line = min(error.line, len(source.splitlines()))
             raise
-        if not interpreter.evaljs(_IS_DECODER):
-            raise ScriptError("it has no function decodeUplink(input)")
+        _check_has(interpreter, DECODE_UPLINK)
         self._interpreters[name] = interpreter
 
-    def _decode(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    def _call(self, name: str, function: str, given: dict[str, Any]) -> dict[str, Any]:
         interpreter = self._interpreters.get(name)
         if interpreter is None:
             raise ScriptError("it is not loaded")
-        result = _run(lambda: interpreter.evaljs(_DECODE, input=given))
+        if function != DECODE_UPLINK:
+            _check_has(interpreter, function)
+        source = _CALL.format(function=function)
+        result = _run(lambda: interpreter.evaljs(source, input=given))
         if not isinstance(result, dict):
-            raise ScriptError("decodeUplink returned no object")
+            raise ScriptError(f"{function} returned no object")
         if errors := _texts(result, "errors"):
             raise ScriptError("; ".join(errors))
+        warnings = {"warnings": _texts(result, "warnings")}
+        if function == ENCODE_DOWNLINK:
+            return {"bytes": _bytes(result), "fPort": result.get("fPort"), **warnings}
         data = result.get("data")
         if not isinstance(data, dict):
-            raise ScriptError("decodeUplink returned neither an object as data nor errors")
-        return {"data": data, "warnings": _texts(result, "warnings")}
+            raise ScriptError(f"{function} returned neither an object as data nor errors")
+        return {"data": data, **warnings}
+
+
+def _check_has(interpreter: dukpy.JSInterpreter, function: str) -> None:
+    if not interpreter.evaljs(_HAS.format(function=function)):
+        raise ScriptError(f"it has no function {function}(input)")
+
+
+def _bytes(result: dict[str, Any]) -> list[int]:
+    found = result.get("bytes")
+    if not isinstance(found, list) or not all(
+        type(each) is int and 0 <= each <= BYTE_MAX for each in found
+    ):
+        raise ScriptError("encodeDownlink returned neither a list of bytes nor errors")
+    return found
 
 
 def _run(call: Callable[[], Any]) -> Any:

@@ -96,10 +96,10 @@ def test_decoders_run_without_code_made_at_run_time(tmp_path: Path) -> None:
         "utf-8",
     )
     source = (
-        "from edgehub.decoders.scripts import decode_once, read_script\n"
+        "from edgehub.decoders.scripts import call_once, read_script\n"
         "from pathlib import Path\n"
         "given = {'bytes': [1, 2, 3], 'fPort': 1, 'recvTime': 0}\n"
-        "print(decode_once(read_script(Path('sum.js')), given)['data'])\n"
+        "print(call_once(read_script(Path('sum.js')), 'decodeUplink', given)['data'])\n"
     )
     confinement = PROGRAM.read_text("utf-8").partition("# After the call")[0]
     done = subprocess.run(

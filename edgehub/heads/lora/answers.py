@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from edgehub.decoders.scripts import DecoderError
 from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.faults import DeviceError
 from edgehub.devices.request_queue import RequestKind
 from edgehub.heads.lora.downlinks import windows_of
+from edgehub.heads.lora.payloads import encode_body, is_encodable
 from edgehub.lora import session
 from edgehub.lora.frames import ACK, F_OPTS_MAX, F_PENDING, DataFrame, MType, mhdr_of
 from edgehub.lora.gps_time import gps_ms
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from edgehub.clock import Clock, TimerHandle
+    from edgehub.decoders.decoders import Decoders
     from edgehub.devices.device import Device
     from edgehub.heads.head import SendToClient, WaitingMessage
     from edgehub.heads.lora.downlinks import Downlinks, Windows
@@ -51,6 +54,8 @@ ACKNOWLEDGED_S: Final = 60.0
 """A device that always listens acknowledges within this time."""
 RETRY_S: Final = 5.0
 """A message that no station could send to a device that always listens is tried again so later."""
+TEMPORARY_KINDS: Final = frozenset({"busy", "set_aside", "timed_out"})
+"""Why a message was not encoded, and will be tried again."""
 PORT_PROPERTY: Final = "loraPort"
 CONFIRMED_PROPERTY: Final = "loraConfirmed"
 PORT_MAX: Final = 223
@@ -103,6 +108,7 @@ class Answers:
         downlinks: Sends them.
         messages: Those that wait for devices.
         radio: What devices are asked of their radio.
+        decoders: Encode messages to devices that name one.
         spawn: Runs what takes longer than the device's turn.
         clock: For times.
     """
@@ -114,6 +120,7 @@ class Answers:
         downlinks: Downlinks,
         messages: WaitingMessages,
         radio: RadioControl,
+        decoders: Decoders,
         spawn: Callable[[Awaitable[object], str], None],
         clock: Clock,
     ) -> None:
@@ -121,6 +128,7 @@ class Answers:
         self._downlinks = downlinks
         self._messages = messages
         self._radio = radio
+        self._decoders = decoders
         self._spawn = spawn
         self._clock = clock
         self._reserved: OrderedDict[str, _Reserved] = OrderedDict()
@@ -162,7 +170,7 @@ class Answers:
             dr, _ = self._region.rx1(
                 transmission.first.dr, transmission.first.hz, windows.rx1_dr_offset
             )
-            data, windows = self._next_data(name, windows, dr, len(options))
+            data, windows = await self._next_data(device, windows, dr, len(options))
         phy_payload = _downlink(
             lora,
             data,
@@ -188,8 +196,9 @@ class Answers:
         lora = device.session.lora
         assert lora is not None, "it has a session"
         windows = windows_of(self._region, lora.rx_delay, lora)
-        data = _data_of(waiting)
-        if data is None:
+        data = await self._data_of(device, waiting)
+        if isinstance(data, SendResult):
+            waiting.settle(data)
             return
         limit = self._region.max_payload(windows.rx2_dr)
         if len(data.payload) > limit:
@@ -208,14 +217,17 @@ class Answers:
 
     # Messages.
 
-    def _next_data(
-        self, name: str, windows: Windows, rx1_dr: int, used: int
+    async def _next_data(
+        self, device: Device, windows: Windows, rx1_dr: int, used: int
     ) -> tuple[_ApplicationData | None, Windows]:
         """Take the next message that fits; windows that are too small for it are left out."""
         limits = [self._region.max_payload(dr) - used for dr in (rx1_dr, windows.rx2_dr)]
-        while (waiting := self._messages.take(name)) is not None:
-            data = _data_of(waiting)
-            if data is None:
+        while (waiting := self._messages.take(device.device_id)) is not None:
+            data = await self._data_of(device, waiting)
+            if isinstance(data, SendResult):
+                waiting.settle(data)
+                if data.kind is FailureKind.UNREACHABLE:
+                    return None, windows  # it waits on, and would be taken again
                 continue
             size = len(data.payload)
             if size > max(limits):
@@ -227,6 +239,36 @@ class Answers:
             fits_rx1, fits_rx2 = (size <= limit for limit in limits)
             return data, replace(windows, has_rx1=fits_rx1, has_rx2=fits_rx2)
         return None, windows
+
+    async def _data_of(
+        self, device: Device, waiting: WaitingMessage
+    ) -> _ApplicationData | SendResult:
+        """Return what a message asks for; a result where that cannot be sent, or not now."""
+        message, profile = waiting.message, device.profile.lora
+        properties, payload = message.properties, message.body
+        asked = properties.get(PORT_PROPERTY)
+        port: str | int | None = asked
+        decoder = None if profile is None else profile.decoder
+        if decoder and is_encodable(message):
+            try:
+                encoded = await encode_body(payload, asked, self._decoders, decoder)
+            except DecoderError as error:
+                is_lasting = error.kind not in TEMPORARY_KINDS
+                kind = FailureKind.REJECTED if is_lasting else FailureKind.UNREACHABLE
+                reason = f"decoder {decoder}: {error}"
+                return SendResult(kind, reason, retry_after_s=None if is_lasting else RETRY_S)
+            payload = encoded.payload
+            port = asked if encoded.f_port is None else encoded.f_port
+        f_port = _port_of(port)
+        if f_port is None:
+            reason = f"{PORT_PROPERTY} is {str(port)[:20]}, want a port from 1 to {PORT_MAX}"
+            return SendResult(FailureKind.REJECTED, reason)
+        return _ApplicationData(
+            f_port=f_port,
+            payload=payload,
+            confirmed=properties.get(CONFIRMED_PROPERTY) == "true",
+            waiting=waiting,
+        )
 
     async def _deliver(
         self,
@@ -337,20 +379,11 @@ async def _reserve(device: Device, kept: _Reserved) -> None:
     await device.save_lora(replace(lora, f_cnt_down=kept.limit))
 
 
-def _data_of(waiting: WaitingMessage) -> _ApplicationData | None:
-    """Return what a message asks for; one that asks for what is not possible is settled."""
-    properties = waiting.message.properties
-    text = properties.get(PORT_PROPERTY) or "1"
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= PORT_MAX):
-        reason = f"{PORT_PROPERTY} is {text[:20]}, want a port from 1 to {PORT_MAX}"
-        waiting.settle(SendResult(FailureKind.REJECTED, reason))
-        return None
-    return _ApplicationData(
-        f_port=int(text),
-        payload=waiting.message.body,
-        confirmed=properties.get(CONFIRMED_PROPERTY) == "true",
-        waiting=waiting,
-    )
+def _port_of(port: str | int | None) -> int | None:
+    """Return the port that a message or its decoder asks for, None = it is none."""
+    text = "1" if port in (None, "") else str(port)
+    is_port = text.isascii() and text.isdecimal() and 1 <= int(text) <= PORT_MAX
+    return int(text) if is_port else None
 
 
 def _too_large(size: int, limit: int) -> SendResult:

@@ -133,6 +133,7 @@ class NetworkServer:
             downlinks=self.downlinks,
             messages=messages,
             radio=self.radio,
+            decoders=self.decoders,
             spawn=self._spawn,
             clock=clock,
         )

@@ -13,7 +13,8 @@ import pytest
 
 from edgehub.clock import SystemClock
 from edgehub.decoders.decoders import DECODE_TIMEOUT_S, Decoders
-from edgehub.decoders.scripts import WORKER, DecoderError, DecoderScript, decode_once, read_scripts
+from edgehub.decoders.limits import DECODE_UPLINK
+from edgehub.decoders.scripts import WORKER, DecoderError, DecoderScript, call_once, read_scripts
 from edgehub.telemetry.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -119,6 +120,50 @@ async def cause(decoders: Decoders, name: str) -> tuple[str, str]:
             return kind, reason
 
 
+ENCODER = """
+function decodeUplink(input) { return { data: {} } }
+function encodeDownlink(input) {
+  const { open, result } = input.data;
+  if (result) return result;
+  if (typeof open !== "boolean") return { errors: ["open is no boolean"] };
+  return { bytes: [1, open ? 255 : 0], fPort: input.fPort || 10, warnings: ["slow valve"] };
+}
+"""
+
+
+async def test_messages_to_devices_are_encoded() -> None:
+    """By encodeDownlink of TS013, with the port that the sender asks for, if it does."""
+    async with decoding(scripts(valve=ENCODER, wind=WIND)) as decoders:
+        encoded = await decoders.encode("valve", {"open": True}, None)
+        assert (encoded.payload, encoded.f_port) == (b"\x01\xff", 10)
+        assert (await decoders.encode("valve", {"open": False}, 7)).f_port == 7
+        assert decoders.counts == {"encoded": 2}
+        assert decoders.warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("decoder", "data", "reason"),
+    [
+        ("valve", {"open": 1}, "open is no boolean"),
+        ("valve", {"result": 5}, "encodeDownlink returned no object"),
+        ("valve", {"result": {"fPort": 1}}, "neither a list of bytes nor errors"),
+        ("valve", {"result": {"bytes": [1, 256]}}, "neither a list of bytes nor errors"),
+        ("valve", {"result": {"bytes": [0.5]}}, "neither a list of bytes nor errors"),
+        ("valve", {"result": {"bytes": "AQ=="}}, "neither a list of bytes nor errors"),
+        ("wind", {"open": True}, "it has no function encodeDownlink"),
+    ],
+)
+async def test_a_message_that_is_not_encoded_says_why(
+    decoder: str, data: dict[str, object], reason: str
+) -> None:
+    """The decoder still decodes."""
+    async with decoding(scripts(valve=ENCODER, wind=WIND)) as decoders:
+        with pytest.raises(DecoderError, match=reason):
+            await decoders.encode(decoder, data, None)
+        assert decoders.counts == {"not_encoded": 1}
+        assert decoders.warnings() == []
+
+
 async def test_the_example_of_a_wind_sensor() -> None:
     """Data, warnings and errors of TS013."""
     async with decoding(scripts(wind=WIND)) as decoders:
@@ -138,7 +183,7 @@ async def test_the_example_of_a_wind_sensor() -> None:
 
 def test_scripts_of_today() -> None:
     """The engine knows the language of current scripts; a console is there and writes nothing."""
-    assert decode_once(scripts(m=MODERN)["m"], GIVEN)["data"] == {
+    assert call_once(scripts(m=MODERN)["m"], DECODE_UPLINK, GIVEN)["data"] == {
         "first": 1,
         "rest": [32],
         "hex": "0x1",
@@ -199,7 +244,10 @@ async def test_payloads_beyond_those_that_may_wait_fail_at_once() -> None:
         assert set(kinds) <= {"busy", "ended", "timed_out"}
 
 
-@pytest.mark.parametrize("payload", [b"", b'{"name": "s", "input": {"bytes": [], "fPort": 1}}\n'])
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b'{"name": "s", "function": "decodeUplink", "input": {"bytes": [], "fPort": 1}}\n'],
+)
 def test_the_process_does_not_outlive_a_killed_hub(payload: bytes) -> None:
     """It ends with its standard input, and while a script hangs by its limit."""
     with subprocess.Popen(WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:

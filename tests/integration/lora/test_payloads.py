@@ -35,6 +35,12 @@ SCRIPTS = {
     "level": "function decodeUplink(i) { return { data: { cm: i.bytes[0] }, warnings: ['low'] } }",
     "plain": "function decodeUplink(i) { return { data: { port: i.fPort } } }",
     "picky": "function decodeUplink(i) { return { errors: ['unknown FPort'] } }",
+    "valve": (
+        "function decodeUplink(i) { return { data: {} } }"
+        "function encodeDownlink(i) {"
+        " if (!('open' in i.data)) return { errors: ['no open'] };"
+        " return { bytes: [i.data.open ? 255 : 0], fPort: i.data.port } }"
+    ),
     "hangs": "function decodeUplink(i) { while (true) {} }",
 }
 
@@ -101,6 +107,39 @@ async def test_decoded_payloads_go_upstream_beside_the_raw_ones(tmp_path: Path) 
         assert payloads(hub)["decoded"] == 2
         shown = await hub.call("lora device show", dev_eui=f"{DEV_EUI:016X}")
         assert shown["decoder"] == "level"
+
+
+@pytest.mark.parametrize("device_class", ["A", "C"])
+async def test_a_json_message_is_encoded_by_the_device_s_decoder(
+    tmp_path: Path, device_class: str
+) -> None:
+    """One that cannot be is a dead letter with the reason, and the next one is sent."""
+    folder = decoders(tmp_path, valve=SCRIPTS["valve"])
+    async with lora_hub(tmp_path, decoder_folder=folder) as hub, a_station(hub) as station:
+        await ready(hub)
+        device = await personalised(hub, DEV_EUI, decoder="valve", device_class=device_class)
+        if device_class == "C":
+            await station.hear(device.uplink(b"0", confirmed=True))
+            await answer(station, device)
+        name, of_json = f"{DEV_EUI:016X}", {"content_type": "application/json; charset=utf-8"}
+        for text in ("{", "[1]", "{}", '{"open": 1, "port": 0}', '{"open": 1, "port": 9}'):
+            await hub.call("device send", device_id=name, body=text, **of_json)
+        await hub.call("device send", device_id=name, body='{"open": 1}')
+        found = []
+        while len(found) < 2:
+            if device_class == "A":
+                await station.hear(device.uplink(b"0"))
+            received, _ = await answer(station, device)
+            assert isinstance(received, ReceivedDownlink)
+            found.append((received.frame.f_port, received.payload))
+        assert found == [(9, b"\xff"), (1, b'{"open": 1}')]
+        letters = (await hub.call("device messages", device_id=name))["dead_letters"]
+        assert [str(each["dead"]).partition(": ")[2][:40] for each in letters] == [
+            "decoder valve: the body is no JSON: unex",
+            "decoder valve: the body is no JSON objec",
+            "decoder valve: no open",
+            "loraPort is 0, want a port from 1 to 223",
+        ]
 
 
 async def test_conditions_can_ask_for_it() -> None:

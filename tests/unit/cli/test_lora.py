@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from edgehub.cli.lora import lora
-from edgehub.lora.device import MacVersion
+from edgehub.lora.device import LorawanSession, MacVersion
 from edgehub.lora.device_import import parse_devices
+from edgehub.lora.frames import DataFrame, MType, mhdr_of
+from edgehub.lora.session import build_frame
 
 FRAME = "804e1f0b268001000a19553a434c24e059"
 KEYS = (
@@ -19,9 +21,9 @@ KEYS = (
 )
 
 
-def decoded(*arguments: str, code: int = 0) -> dict:
+def decoded(*arguments: str, command: str = "decode", code: int = 0) -> dict:
     """Run it and return its document."""
-    result = CliRunner().invoke(lora, ["decode", *arguments, "--json"], standalone_mode=False)
+    result = CliRunner().invoke(lora, [command, *arguments, "--json"], standalone_mode=False)
     assert result.exception is None, result.exception
     assert result.return_value == code
     return json.loads(result.output)
@@ -102,6 +104,39 @@ def test_a_payload_is_decoded_by_a_script(tmp_path):
     script.write_text("function decodeUplink(i) { return { errors: ['no'] } }", "utf-8")
     said = decoded(FRAME, *KEYS, "--decoder", str(script), code=1)["decode_error"]
     assert said == f"{script}: no"
+
+
+def test_a_message_is_encoded_by_a_script(tmp_path):
+    """And a downlink decoded by the same one; what fails is said with exit code 1."""
+    script = tmp_path / "valve.js"
+    script.write_text(
+        "function decodeUplink(i) { return { data: {} } }"
+        "function encodeDownlink(i) { return { bytes: [i.data.open, i.fPort], fPort: 3 } }"
+        "function decodeDownlink(i) { return { data: { port: i.fPort, n: i.bytes.length } } }",
+        "utf-8",
+    )
+    options = ("--decoder", str(script), "--port", "7")
+    document = decoded('{"open": 1}', *options, command="encode")
+    assert document == {"f_port": 3, "payload": "0107", "warnings": []}
+    document = decoded("{}", *options, command="encode", code=1)
+    assert "list of bytes" in document["encode_error"]
+    session = LorawanSession(
+        f_nwk_s_int_key=KEYS[1], s_nwk_s_int_key=KEYS[1], nwk_s_enc_key=KEYS[1], app_s_key=KEYS[3]
+    )
+    down = DataFrame(
+        mhdr=mhdr_of(MType.UNCONFIRMED_DATA_DOWN),
+        dev_addr=7,
+        f_ctrl=0,
+        f_cnt=1,
+        f_opts=b"",
+        f_port=5,
+        frm_payload=b"abc",
+    )
+    frame = build_frame(session, down, 1, conf_f_cnt=0).hex()
+    assert decoded(frame, *KEYS, "--decoder", str(script))["decoded_payload"] == {
+        "port": 5,
+        "n": 3,
+    }
 
 
 @pytest.mark.parametrize(
