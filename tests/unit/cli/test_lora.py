@@ -148,6 +148,8 @@ def test_a_message_is_encoded_by_a_script(tmp_path):
         (("decode", FRAME, "--app-s-key", "3c"), "wants --nwk-s-key and --app-s-key"),
         (("decode", FRAME, *KEYS[:3], "3c"), "want 32 hex digits"),
         (("decode", FRAME, *KEYS, "--f-cnt", "2"), "its counter ends with 1"),
+        (("encode", "[" * 100_000, "--decoder", __file__), "not JSON: maximum recursion"),
+        (("encode", "[1]", "--decoder", __file__), "want a JSON object"),
         (("simulate",), "want a station"),
         (("simulate", "localhost/1"), "want ws://HOST:PORT/ID"),
         (("simulate", "ws://localhost:1/x:y"), "want a number of 64 bits"),
