@@ -20,6 +20,7 @@ from edgehub.cli.main import GC_THRESHOLDS
 from edgehub.routes.content import read_body
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey
 from edgehub.sync.storage import Change
+from edgehub.telemetry.log import configure
 from edgehub.web.answers import encoded
 from tests.support.redis import RedisServer
 from tests.support.route_tables import PREFIX, make_table, running, storages
@@ -47,8 +48,9 @@ def a_route(number: int, word: str = "k") -> dict[str, object]:
 
 
 @pytest.fixture(autouse=True)
-def _collector_of_the_daemon() -> Iterator[None]:
-    """Collect garbage as seldom as the daemon does."""
+def _as_the_daemon() -> Iterator[None]:
+    """Collect garbage as seldom as the daemon does, and log as much."""
+    configure(level="info", fmt="json")
     before = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     yield
