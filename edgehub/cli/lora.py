@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
-from edgehub.cli.arguments import checked, json_value
+from edgehub.cli.arguments import checked, json_value, stacked
 from edgehub.cli.consent import ask, dry_run_option, yes_option
 from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
@@ -39,6 +39,11 @@ _SESSION_KEYS = (
     {"f_nwk_s_int_key", "s_nwk_s_int_key", "nwk_s_enc_key", "app_s_key"},
 )
 _DEV_EUI = click.argument("dev_eui", metavar="DEVEUI")
+_KEYS_OF_1_1 = stacked(
+    click.option("--f-nwk-s-int-key", help="FNwkSIntKey, for LoRaWAN 1.1 instead of --nwk-s-key."),
+    click.option("--s-nwk-s-int-key", help="SNwkSIntKey, for LoRaWAN 1.1."),
+    click.option("--nwk-s-enc-key", help="NwkSEncKey, for LoRaWAN 1.1."),
+)
 
 
 @click.group(cls=CommandGroup)
@@ -72,9 +77,7 @@ def device() -> None:
 @click.option(
     "--app-s-key", help="Application session key (AppSKey) of a device that does not join."
 )
-@click.option("--f-nwk-s-int-key", help="FNwkSIntKey, for LoRaWAN 1.1 instead of --nwk-s-key.")
-@click.option("--s-nwk-s-int-key", help="SNwkSIntKey, for LoRaWAN 1.1.")
-@click.option("--nwk-s-enc-key", help="NwkSEncKey, for LoRaWAN 1.1.")
+@_KEYS_OF_1_1
 @click.option(
     "--decoder",
     metavar="NAME",
@@ -281,9 +284,7 @@ def _rights(row: dict[str, Any]) -> str:
 @click.option("--app-key", help="Root key, for join frames; for LoRaWAN 1.1 the NwkKey.")
 @click.option("--nwk-s-key", help="Network session key (NwkSKey), for data frames.")
 @click.option("--app-s-key", help="Application session key (AppSKey), for data frames.")
-@click.option("--f-nwk-s-int-key", help="FNwkSIntKey, for LoRaWAN 1.1 instead of --nwk-s-key.")
-@click.option("--s-nwk-s-int-key", help="SNwkSIntKey, for LoRaWAN 1.1.")
-@click.option("--nwk-s-enc-key", help="NwkSEncKey, for LoRaWAN 1.1.")
+@_KEYS_OF_1_1
 @click.option(
     "--f-cnt",
     type=click.IntRange(0, 2**32 - 1),

@@ -178,9 +178,13 @@ def _print_routes(routes: dict[str, Any]) -> None:
             print_line(f"{sign} {route['name']}: {route['route']} -> {route['queue']}")
     for route in routes["changed"]:
         for part, change in route["changes"].items():
-            words, write = _PARTS[part]
-            old, new = write(change["before"]), write(change["after"])
-            print_line(f"~ {route['name']}: {words}: {old} -> {new}")
+            old, new = _part_text(part, change["before"]), _part_text(part, change["after"])
+            print_line(f"~ {route['name']}: {_PARTS[part][0]}: {old} -> {new}")
+
+
+def _part_text(part: str, value: Any) -> str:
+    # Of all parts, only a time to live means something where there is none.
+    return "none" if value is None and part != "ttl_s" else _PARTS[part][1](value)
 
 
 def _print_queues(queues: list[dict[str, Any]]) -> None:
@@ -265,28 +269,16 @@ def _ttl(seconds: int | None) -> str:
     return "never ends" if seconds is None else f"{seconds} s"
 
 
-def _text(value: object) -> str:
-    return "none" if value is None else str(value)
-
-
-def _seconds(value: int | None) -> str:
-    return "none" if value is None else f"{value} s"
-
-
-def _fallback(priority: int | None) -> str:
-    return "none" if priority is None else _class(priority)
-
-
 _PARTS: Final[dict[str, tuple[str, Callable[[Any], str]]]] = {
-    "source": ("source", _text),
-    "condition": ("condition", _text),
-    "sink": ("sink", _text),
+    "source": ("source", str),
+    "condition": ("condition", str),
+    "sink": ("sink", str),
     "priority": ("priority", _class),
     "ttl_s": ("time to live", _ttl),
-    "recency_s": ("recency", _seconds),
-    "recency_fallback": ("fallback priority", _fallback),
-    "order": ("order", _text),
-    "max_attempts": ("attempts at most", _text),
-    "max_age_s": ("age at most", _seconds),
+    "recency_s": ("recency", "{} s".format),
+    "recency_fallback": ("fallback priority", _class),
+    "order": ("order", str),
+    "max_attempts": ("attempts at most", str),
+    "max_age_s": ("age at most", "{} s".format),
 }
 """Parts of a route that may differ: in words, and how their values are written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -132,27 +133,22 @@ class DeviceBoundPart(Part):
     ) -> None:
         """Take a message of a peer upstream; see `edgehub.endpoints.device_bound.Accept`."""
         message_id = system.get("messageId")
-        if dup and message_id and self.mailboxes.waits(target, message_id):
-            self._acknowledge_in_turn(done)
-            return
-        if expiry_ms is None and self._store.clock_trusted:
-            now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
-            expiry_ms = milliseconds_left(system, now_ms)
-        priority, properties = split_priority(properties)
-        try:
-            self.mailboxes.accept(
-                target,
-                body,
-                properties,
-                system,
-                origin=Origin.UPSTREAM,
-                priority=priority,
-                ttl_ms=expiry_ms,
-            )
-        except QueueDepthExceededError:
+        if not (dup and message_id and self.mailboxes.waits(target, message_id)):
+            if expiry_ms is None and self._store.clock_trusted:
+                now_ms = self._store.utc_ms(self._store.hub_time.now_ms())
+                expiry_ms = milliseconds_left(system, now_ms)
+            priority, properties = split_priority(properties)
             # Kept without an acknowledgement, it would keep those for other devices from coming.
-            self._acknowledge_in_turn(done)
-            return
+            with contextlib.suppress(QueueDepthExceededError):
+                self.mailboxes.accept(
+                    target,
+                    body,
+                    properties,
+                    system,
+                    origin=Origin.UPSTREAM,
+                    priority=priority,
+                    ttl_ms=expiry_ms,
+                )
         self._acknowledge_in_turn(done)
 
     def _acknowledge_in_turn(self, done: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from enum import Enum, auto
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 from msgspec import to_builtins
@@ -74,22 +74,13 @@ class _Phase(Enum):
     ENDED = auto()
 
 
-class _Served:
-    """An endpoint id that is served: its pump and the pump's task."""
+class _Served(NamedTuple):
+    """An endpoint id that is served: its pump, the pump's task, and its queues if they are fair."""
 
-    __slots__ = ("dealt", "destination", "pump", "task")
-
-    def __init__(
-        self,
-        destination: Destination,
-        pump: Pump,
-        task: asyncio.Task[None],
-        dealt: FairQueues | None,
-    ) -> None:
-        self.destination = destination
-        self.pump = pump
-        self.task = task
-        self.dealt = dealt
+    destination: Destination
+    pump: Pump
+    task: asyncio.Task[None]
+    dealt: FairQueues | None
 
 
 class EndpointsPart(Part):
@@ -257,11 +248,7 @@ class EndpointsPart(Part):
             drain_s: Seconds until nothing waits, where that can be said.
         """
         return [
-            _endpoint_document(served.pump, drain_eta_seconds=drain_s.get(endpoint_id))
-            | {"keeps_windows": getattr(served.pump.endpoint, "keeps_windows", None)}
-            | {"mqtt_version": getattr(served.pump.endpoint, "mqtt_version", None)}
-            | {"left_out_filters": getattr(served.pump.endpoint, "left_out_filters", ())}
-            | _platform_document(served.destination)
+            _endpoint_document(served, drain_eta_seconds=drain_s.get(endpoint_id))
             for endpoint_id, served in sorted(self._served.items())
         ]
 
@@ -389,26 +376,26 @@ class EndpointsPart(Part):
         return DeliveryRules(order=order, max_attempts=attempts, max_age_s=age_s or None)
 
 
-def _endpoint_document(pump: Pump, *, drain_eta_seconds: float | None) -> dict[str, Any]:
+def _endpoint_document(served: _Served, *, drain_eta_seconds: float | None) -> dict[str, Any]:
     """Describe one endpoint and its pump.
 
     Args:
-        pump: The pump.
+        served: The endpoint.
         drain_eta_seconds: Until nothing waits for it, None = that cannot be said.
     """
-    figures = to_builtins(pump.statistics())
+    endpoint, downlink = served.pump.endpoint, served.destination.downlink
+    figures = to_builtins(served.pump.statistics())
     latency = figures.pop("latency")
     return {
-        "id": pump.endpoint.id,
+        "id": endpoint.id,
         **figures,
         "drain_eta_seconds": drain_eta_seconds,
         "latency": {str(priority): summary for priority, summary in latency.items()},
+        "keeps_windows": getattr(endpoint, "keeps_windows", None),
+        "mqtt_version": getattr(endpoint, "mqtt_version", None),
+        "left_out_filters": getattr(endpoint, "left_out_filters", ()),
+        **({} if downlink is None else {"platform": downlink.document()}),
     }
-
-
-def _platform_document(destination: Destination) -> dict[str, Any]:
-    downlink = destination.downlink
-    return {} if downlink is None else {"platform": downlink.document()}
 
 
 def _link_of(options: EndpointSettings) -> tuple[type[EndpointSettings], dict[str, Any]]:

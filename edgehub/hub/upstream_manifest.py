@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
+from msgspec import to_builtins
 
 from edgehub.errors import ManifestError, ManifestFault
 from edgehub.hub.manifest_sources import TopicManifest, TwinManifest
@@ -205,13 +206,7 @@ class UpstreamManifestPart(Part):
 
 
 def _fault(fault: ManifestFault) -> Json:
-    members = {
-        "path": fault.path,
-        "message": fault.message[:_TEXT_MAX],
-        "route": fault.route,
-        "line": fault.line,
-        "column": fault.column,
-    }
+    members = to_builtins(fault) | {"message": fault.message[:_TEXT_MAX], "hint": None}
     return {name: value for name, value in members.items() if value is not None}
 
 

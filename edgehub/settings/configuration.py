@@ -333,16 +333,9 @@ def _digest(folder: Path | None, scripts: Mapping[str, DecoderScript]) -> dict[s
 
 
 def _check_redis(settings: Settings) -> None:
-    affinity, table = settings.affinity, settings.routing_table
-    asking = {
-        "affinity.coordinator": affinity.coordinator,
-        "affinity.registry": affinity.registry,
-        "routing_table.storage": table.storage,
-    }
-    key = next((key for key, value in asking.items() if value == "redis"), None)
-    if key is not None and find_spec("redis") is None:
+    if settings.redis_keys and find_spec("redis") is None:
         raise ConfigError(
-            key,
+            settings.redis_keys[0],
             "needs the library redis, which this installation does not have",
             f"{extra_hint('redis')}; or choose another",
         )

@@ -382,34 +382,20 @@ class Settings(BaseSettings):
         named = {f"endpoints.{name}": options for name, options in self.endpoints.items()}
         if self.upstream is not None:
             named = {"upstream": self.upstream, **named}
-        faults = [
-            f"{key} is redis, but redis.url is not set"
-            for key, value in (
-                ("routing_table.storage", self.routing_table.storage),
-                ("affinity.coordinator", self.affinity.coordinator),
-                ("affinity.registry", self.affinity.registry),
-            )
-            if value == "redis" and self.redis.url is None
-        ]
+        without_url = self.redis_keys if self.redis.url is None else []
+        faults = [f"{key} is redis, but redis.url is not set" for key in without_url]
         if self.affinity.registry == "twin" and not (
             isinstance(self.upstream, MqttEndpointSettings) and self.upstream.identity == "device"
         ):
             faults.append("affinity.registry is twin, but upstream.identity is not device")
-        faults += [
-            f"endpoints.{name}.identity: only upstream has sessions of devices"
-            for name, options in self.endpoints.items()
-            if isinstance(options, MqttEndpointSettings) and options.identity == "device"
-        ]
-        faults += [
-            f"endpoints.{name}.twins: only upstream has twins"
-            for name, options in self.endpoints.items()
-            if isinstance(options, MqttEndpointSettings) and options.twins
-        ]
-        faults += [
-            f"endpoints.{name}.manifest_topic: only upstream has a manifest"
-            for name, options in self.endpoints.items()
-            if isinstance(options, MqttEndpointSettings) and options.manifest_topic is not None
-        ]
+        for name, options in self.endpoints.items():
+            if isinstance(options, MqttEndpointSettings):
+                misplaced = {
+                    "identity: only upstream has sessions of devices": options.identity == "device",
+                    "twins: only upstream has twins": options.twins,
+                    "manifest_topic: only upstream has a manifest": options.manifest_topic,
+                }
+                faults += [f"endpoints.{name}.{text}" for text, is_so in misplaced.items() if is_so]
         faults += session_faults(named, broker=self.broker)
         if faults:
             # Each line becomes a fault of its own.
@@ -429,6 +415,16 @@ class Settings(BaseSettings):
                     "add it to mqtt.local_topics"
                 )
         return self
+
+    @property
+    def redis_keys(self) -> list[str]:
+        """Return the keys of what is kept in Redis."""
+        kept = {
+            "affinity.coordinator": self.affinity.coordinator,
+            "affinity.registry": self.affinity.registry,
+            "routing_table.storage": self.routing_table.storage,
+        }
+        return [key for key, value in kept.items() if value == "redis"]
 
     @property
     def control_path(self) -> Path:
