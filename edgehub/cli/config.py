@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_json, print_line
+from edgehub.cli.output import EXIT_CONFIG, end_as_json, json_option, print_json, print_line
 from edgehub.errors import ConfigError, fault_text
 from edgehub.hub_id import stored_hub_id
 from edgehub.routes.catch_all import missing_warnings
@@ -34,8 +34,6 @@ from edgehub.telemetry.plural import counted
 if TYPE_CHECKING:
     from edgehub.settings import Settings
     from edgehub.settings.origin import LoadedSettings
-
-EXIT_CONFIG: Final = 78
 
 
 @click.group(cls=CommandGroup)

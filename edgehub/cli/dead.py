@@ -144,13 +144,7 @@ def _release(
         print_line(f"{done} {counted(rows, 'dead letter')}")
     if missing and numbers:
         were = "was" if missing == 1 else "were"
-        raise MissingLettersError(f"{missing} of them {were} not there (any more)")
-
-
-class MissingLettersError(click.ClickException):
-    """Letters that were named are not there."""
-
-    exit_code = 1
+        raise click.ClickException(f"{missing} of them {were} not there (any more)")
 
 
 def _numbers(obj: dict[str, Any], queue_name: str | None) -> list[int]:

@@ -11,14 +11,20 @@ from msgspec import Struct, field
 from edgehub.cli.arguments import checked, duration_s
 from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup, hint
-from edgehub.cli.output import end_as_json, json_option, print_json, print_line, wants_json
+from edgehub.cli.output import (
+    EXIT_FAILED,
+    end_as_json,
+    json_option,
+    print_json,
+    print_line,
+    wants_json,
+)
 from edgehub.cli.tables import print_table
-from edgehub.cli.why import WAITED_TEXTS
+from edgehub.cli.why import WAITED_TEXTS, queue_text
 from edgehub.journal.delivery import ExportError, deliver, is_inside, open_target
 from edgehub.journal.lines import EVENTS
 from edgehub.telemetry.plural import counted
 
-EXIT_FAILED: Final = 1
 EXIT_NOT_YET: Final = 75
 """What sysexits.h calls a temporary failure."""
 
@@ -147,11 +153,14 @@ def show(
 
 def _line_cells(line: dict[str, Any]) -> list[str]:
     waited_ms = line.get("waited_ms")
-    to = ""
-    if "to_endpoint" in line:
-        priority = f"_Pri{line['to_priority']}" if "to_priority" in line else ""
-        to = f"to {line['to_endpoint']}{priority}"
-    words = (to, line.get("edge"), line.get("state"), line.get("reason"), _expired_text(line))
+    target = queue_text(line, "to_")
+    words = (
+        target and f"to {target}",
+        line.get("edge"),
+        line.get("state"),
+        line.get("reason"),
+        _expired_text(line),
+    )
     return [
         line["time"],
         line["event"],

@@ -21,14 +21,12 @@ import click
 from edgehub.cli.config_file import default_config
 from edgehub.cli.groups import CommandGroup
 from edgehub.cli.missing_package import missing_package
-from edgehub.cli.output import print_json, print_line
+from edgehub.cli.output import EXIT_CONFIG, EXIT_FAILED, print_json, print_line
 from edgehub.cli.refusal import CommandError
 from edgehub.errors import ConfigError, DaemonUnreachableError, EdgeHubError, StartupError
 
-EXIT_FAILED: Final = 1
 EXIT_STARTUP: Final = 3
 EXIT_UNREACHABLE: Final = 4
-EXIT_CONFIG: Final = 78
 
 # Modules and rows hold no cycles; looking through them at the default pace costs a sixth of the
 # start and a tenth of the ingest rate.

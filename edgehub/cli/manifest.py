@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from edgehub.cli.config import EXIT_CONFIG, print_faults
+from edgehub.cli.config import print_faults
 from edgehub.cli.daemon import answer_of, ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_line
+from edgehub.cli.output import EXIT_CONFIG, end_as_json, json_option, print_line
 from edgehub.cli.table_answer import applied_code, print_applied, print_warnings, wait_option
 from edgehub.cli.tables import print_table
 from edgehub.errors import ConfigError

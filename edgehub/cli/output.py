@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+EXIT_FAILED: Final = 1
+EXIT_CONFIG: Final = 78
+
 _AS_JSON: Final = "edgehub.as_json"
 
 

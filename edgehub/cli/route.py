@@ -17,7 +17,7 @@ from msgspec import to_builtins
 from edgehub.cli.config import known_hub_id
 from edgehub.cli.daemon import ask_hub
 from edgehub.cli.groups import CommandGroup
-from edgehub.cli.output import end_as_json, json_option, print_json_line, print_line
+from edgehub.cli.output import EXIT_CONFIG, end_as_json, json_option, print_json_line, print_line
 from edgehub.cli.route_table import COMMANDS
 from edgehub.cli.route_trial import try_line
 from edgehub.cli.tables import print_table
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from edgehub.message import EndpointId
     from edgehub.routes.spec import Manifest
 
-_EXIT_CONFIG: Final = 78
 
 _MANIFEST: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -94,7 +93,7 @@ def check(obj: dict[str, Any], file: Path | None, option: Path | None) -> int:
         )
     except ManifestError as error:
         document = {"ok": False, "faults": list(map(to_builtins, error.faults)), "warnings": []}
-        end_as_json(document, _EXIT_CONFIG)
+        end_as_json(document, EXIT_CONFIG)
         raise
     warnings = (*manifest.warnings, *missing_warnings(manifest))
     document = {

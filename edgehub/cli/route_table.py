@@ -11,9 +11,8 @@ from typing import IO, Any, Final
 import click
 
 from edgehub.cli.daemon import answer_of, ask_hub
-from edgehub.cli.output import end_as_json, json_option, print_line, wants_json
+from edgehub.cli.output import EXIT_FAILED, end_as_json, json_option, print_line, wants_json
 from edgehub.cli.table_answer import (
-    EXIT_FAILED,
     applied_code,
     print_applied,
     print_warnings,

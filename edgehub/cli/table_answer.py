@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from edgehub.cli.output import print_line
+from edgehub.cli.output import EXIT_FAILED, print_line
 from edgehub.telemetry.plural import counted
-
-EXIT_FAILED: Final = 1
 
 tenant_option = click.option(
     "--tenant",

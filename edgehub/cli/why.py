@@ -189,14 +189,17 @@ def _waited_text(waited: dict[str, float] | None) -> str:
     return f": {', '.join(parts)}" if parts else ""
 
 
+def queue_text(line: dict[str, Any], prefix: str = "") -> str:
+    """Write the queue in a line of the journal, or the one with `to_`; empty = it has none."""
+    name: str = line.get(f"{prefix}endpoint", "")
+    priority = line.get(f"{prefix}priority")
+    return name if priority is None else f"{name}_Pri{priority}"
+
+
 def _event_text(event: dict[str, Any]) -> str:
-    place = event.get("endpoint", "")
-    if "priority" in event:
-        place += f"_Pri{event['priority']}"
-    text = f"{event['event']} {place}"
-    if "to_endpoint" in event:
-        priority = f"_Pri{event['to_priority']}" if "to_priority" in event else ""
-        text += f" to {event['to_endpoint']}{priority}"
+    text = f"{event['event']} {queue_text(event)}"
+    if target := queue_text(event, "to_"):
+        text += f" to {target}"
     if "ttl_from" in event:
         text += f", time to live {event['ttl_ms'] / 1000:.0f} s ({event['ttl_from']})"
     if "reason" in event:

@@ -46,9 +46,6 @@ class Origin(Struct, frozen=True, kw_only=True):
     kind: OriginKind
     place: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.place}" if self.place else self.kind
-
 
 DEFAULT: Final = Origin(kind=OriginKind.DEFAULT)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from edgehub.cli.main import EXIT_CONFIG, cli
+from edgehub.cli.main import cli
+from edgehub.cli.output import EXIT_CONFIG
 from edgehub.hub.hub import CLOSE_TIMEOUT_S
 from edgehub.hub.store import FLUSH_TIMEOUT_S
 from edgehub.settings import HttpSettings, MqttSettings, Settings
