@@ -95,9 +95,8 @@ class ReloadPart(Part):
         self._reread = reread
         self._wanted = wanted
         self._reports = reports
-        self._waiters: list[asyncio.Future[dict[str, Any]]] = []
-        self._served: list[asyncio.Future[dict[str, Any]]] = []
-        self._ended = False
+        self._next = _outcome()
+        """The outcome of the next reload, for all that wait for it."""
 
     def status(self) -> dict[str, Any]:
         """Return the settings that wait for a restart."""
@@ -135,21 +134,21 @@ class ReloadPart(Part):
 
     async def run(self) -> None:
         """Reload whenever asked, until cancelled."""
+        outcome = self._next
         try:
             while True:
                 await self._wanted.wait()
                 self._wanted.clear()
-                self._served, self._waiters = self._waiters, []
+                outcome, self._next = self._next, _outcome()
                 with self._reports.reloading():
-                    outcome = await self._reload()
-                for waiter in self._served:
-                    if not waiter.done():
-                        waiter.set_result(outcome)
+                    outcome.set_result(await self._reload())
         finally:
-            self._ended = True
-            for waiter in (*self._served, *self._waiters):
-                if not waiter.done():
-                    waiter.set_exception(_stopping())
+            for each in {outcome, self._next}:
+                if not each.done():
+                    each.set_exception(
+                        EdgeHubError("the hub is stopping; the reload was not finished")
+                    )
+                    each.exception()  # perhaps nothing waits for it
 
     async def request(self) -> dict[str, Any]:
         """Reload, and return what became of it.
@@ -157,12 +156,8 @@ class ReloadPart(Part):
         Raises:
             EdgeHubError: If the hub stops before the end.
         """
-        if self._ended:
-            raise _stopping()
-        waiter: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
         self._wanted.set()
-        return await waiter
+        return await asyncio.shield(self._next)
 
     async def _reload(self) -> dict[str, Any]:
         try:
@@ -236,5 +231,5 @@ def _tls_files(settings: Settings) -> list[tuple[Path | None, ...]]:
     ]
 
 
-def _stopping() -> EdgeHubError:
-    return EdgeHubError("the hub is stopping; the reload was not finished")
+def _outcome() -> asyncio.Future[dict[str, Any]]:
+    return asyncio.get_running_loop().create_future()

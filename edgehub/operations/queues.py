@@ -266,18 +266,16 @@ class QueueOperations:
     ) -> dict[str, Any]:
         through = self._store.last_offset if through is None else through
         to = None if target is None else queue_id(*target)
-        figures = queue.statistics()
+        answer = {"queue": queue.id, "to": to, "through": through, "next_offset": None}
         if dry_run:
+            figures = queue.statistics()
             # What is in flight may be back when the command is given in earnest.
             return {
-                "queue": queue.id,
-                "to": to,
+                **answer,
                 "rows": figures.depth - figures.in_flight,
                 "bytes": figures.bytes,
                 "in_flight": figures.in_flight,
                 "exceeds": self._exceeds(target, figures),
-                "through": through,
-                "next_offset": None,
                 "other_queues": self._other_queues(queue),
             }
         done = await self._store.purger.take_out(
@@ -293,16 +291,7 @@ class QueueOperations:
         if done.rows:
             self._rows_changed(queue.endpoint_id, to is None)
         self._endpoints.ensure()
-        return {
-            "queue": queue.id,
-            "to": to,
-            "rows": done.rows,
-            "bytes": done.bytes,
-            "in_flight": done.in_flight,
-            "exceeds": self._exceeds(target),
-            "through": through,
-            "next_offset": done.next_offset,
-        }
+        return {**answer, **to_builtins(done), "exceeds": self._exceeds(target)}
 
     def _other_queues(self, queue: Queue) -> dict[str, int]:
         """Return rows by queue of what else an endpoint holds, where its name is this queue's."""

@@ -172,7 +172,7 @@ class Why:
                     if each.zones.depth
                 ],
             },
-            "leaves": self._forecast.leaves(queue, own_bytes + row.size).document()
+            "leaves": to_builtins(self._forecast.leaves(queue, own_bytes + row.size))
             if waits
             else None,
             "next_window_in_s": window_s,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
+
 from edgehub.operations.documents import queue_document
 from edgehub.operations.forecast.drain import DrainForecast
 from edgehub.operations.forecast.expiry import ExpiryWatch, OldestRow
@@ -122,7 +124,7 @@ class QueueForecast:
                     "unserved_s": self._unserved_s(pumped),
                     "oldest_ttl_s": None if head is None else head.ttl_s,
                     "oldest_expires_in_s": None if head is None else head.left_s(now_ms),
-                    "drain": expected.get(queue.id, _UNSERVED).document(),
+                    "drain": to_builtins(expected.get(queue.id, _UNSERVED)),
                 }
             )
         return documents

@@ -39,10 +39,6 @@ class Drain(Struct, frozen=True, kw_only=True):
     state: DrainState
     seconds: float | None = None
 
-    def document(self) -> dict[str, object]:
-        """Return what JSON can hold."""
-        return {"state": self.state, "seconds": self.seconds}
-
 
 class QueueLoad(Struct, frozen=True, kw_only=True):
     """One queue of an endpoint.
