@@ -130,8 +130,6 @@ class BrokerSettings(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> BrokerSettings:
         check_tls(self, "without tls = true", encrypted=self.tls)
-        if self.password_file is not None and self.username is None:
-            raise ValueError("password_file without username")
         if self.local_topics and self.version != "5":
             raise ValueError(
                 "local_topics need version 5: only it keeps own messages from coming back"

@@ -243,13 +243,8 @@ class MqttEndpointSettings(EndpointSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> MqttEndpointSettings:
-        lonely = sorted(
-            name for name in self.model_fields_set if name.startswith("batch_") and not self.batches
-        )
         check_tls(self, "without tls = true", encrypted=self.tls)
         self._check_device()
-        if lonely:
-            raise ValueError(f"{', '.join(lonely)} without batch")
         if self.expiry and self.mqtt == "3.1.1":
             raise ValueError(
                 "expiry = true with mqtt = 3.1.1, which has no place for it; write auto or 5"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from edgehub.settings.values import Section, Whole
 
@@ -64,10 +64,3 @@ class LinkSettings(Section):
         description="Rows of this priority or better connect at any time; -1 = none do.",
         json_schema_extra={"x-needs": "open_at"},
     )
-
-    @model_validator(mode="after")
-    def _windows_are_whole(self) -> LinkSettings:
-        given = sorted({"open_for_s", "urgent_priority"} & self.model_fields_set)
-        if given and not self.open_at:
-            raise ValueError(f"{', '.join(given)} without open_at")
-        return self

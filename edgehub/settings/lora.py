@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from edgehub.lora.identifiers import eui_text, parse_station_id
-from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, check_certificate
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile  # noqa: TC001 - pydantic reads it
 from edgehub.settings.values import Host, OptionalFile, OptionalPath, Real, Section, Whole
 
 RegionName = Literal["EU868", "US915", "AU915", "AS923-1", "AS923-2", "AS923-3", "AS923-4", "KR920"]
@@ -54,6 +54,7 @@ class LoraSettings(Section):
         description="Authorities of client certificates that stations must show; the common "
         "name of a certificate is the station's id.",
         examples=["/etc/edgehub/stations-ca.pem"],
+        json_schema_extra={"x-needs": "certificate_file"},
     )
     region: Annotated[RegionName, BeforeValidator(_known_to_stations)] = Field(
         default="EU868", description="Regional plan of the stations."
@@ -128,9 +129,6 @@ class LoraSettings(Section):
 
     @model_validator(mode="after")
     def _fits_together(self) -> LoraSettings:
-        check_certificate(self)
-        if self.client_ca_file is not None and self.certificate_file is None:
-            raise ValueError("client_ca_file without certificate_file")
         for name in ("listen_only", "no_joins"):
             if unknown := sorted(set(getattr(self, name)) - set(self.stations)):
                 raise ValueError(f"{name}: {unknown[0]} is not among stations")

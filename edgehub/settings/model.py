@@ -26,12 +26,7 @@ from edgehub.settings.lora import LoraSettings
 from edgehub.settings.mapper import EntitySettings, MapperSettings
 from edgehub.settings.redis import RedisSettings
 from edgehub.settings.routing_table import RoutingTableSettings, TenantName, TenantSettings
-from edgehub.settings.tls import (
-    ClientAuthorities,
-    ServerCertificateFile,
-    ServerKeyFile,
-    check_certificate,
-)
+from edgehub.settings.tls import ClientAuthorities, ServerCertificateFile, ServerKeyFile  # noqa: TC001 - pydantic reads it
 from edgehub.settings.values import (
     NUMBER,
     BytesOrShare,
@@ -249,16 +244,6 @@ class MqttSettings(Section):
         default=32 * 2**20, ge=2**16, le=2**30, description="Size of all twins."
     )
 
-    @model_validator(mode="after")
-    def _tls_is_whole(self) -> MqttSettings:
-        check_certificate(self)
-        if self.certificate_file is None:
-            given = {"tls_port", "wss_port", "client_ca_file"} & self.model_fields_set
-            without = [name for name in sorted(given) if getattr(self, name) is not None]
-            if without:
-                raise ValueError(f"{', '.join(without)} without certificate_file and key_file")
-        return self
-
 
 class HttpSettings(Section):
     """`[http]`: messages by POST, in the REST form of Azure IoT Hub."""
@@ -294,13 +279,6 @@ class HttpSettings(Section):
         le=3600,
         description="Longest wait for the body of a request, and a second more for each KiB of it.",
     )
-
-    @model_validator(mode="after")
-    def _certificate_is_whole(self) -> HttpSettings:
-        check_certificate(self)
-        if self.client_ca_file is not None and self.certificate_file is None:
-            raise ValueError("client_ca_file without certificate_file and key_file")
-        return self
 
 
 class LogSettings(Section):

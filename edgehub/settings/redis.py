@@ -10,7 +10,6 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edgehub.settings.tls import check_certificate
 from edgehub.settings.values import OptionalFile, OptionalText, Real, Section, Whole, address_fault
 
 _URL: Final = re.compile(r"(rediss?://[^/\s?#]+(/[0-9]+)?|unix:///[^\s?#]+(\?db=[0-9]+)?)")
@@ -75,8 +74,7 @@ class RedisSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _certificate_is_whole(self) -> RedisSettings:
-        check_certificate(self)
+    def _tls_is_on(self) -> RedisSettings:
         if self.url is not None and not self.url.startswith("rediss:"):
             given = {"ca_file", "certificate_file"} & self.model_fields_set
             if given:

@@ -12,7 +12,7 @@ from pydantic import Field
 from edgehub.settings.values import OptionalFile
 
 if TYPE_CHECKING:
-    from edgehub.storage.credentials import CertificateKeys, TlsKeys
+    from edgehub.storage.credentials import TlsKeys
 
 # The same keys at each peer that the hub encrypts to, and each in its own place among others.
 CaFile = Annotated[
@@ -40,6 +40,7 @@ ClientAuthorities = Annotated[
     Field(
         description="Authorities whose client certificates sign in; absent = none does.",
         examples=["/etc/edgehub/devices-ca.pem"],
+        json_schema_extra={"x-needs": "certificate_file"},
     ),
 ]
 
@@ -58,15 +59,8 @@ ServerKeyFile = Annotated[
 _TLS_FILES: Final = ("ca_file", "certificate_file", "key_file")
 
 
-def check_certificate(keys: CertificateKeys) -> None:
-    """Raise ValueError if one of a section's certificate and key is without the other."""
-    if (keys.certificate_file is None) != (keys.key_file is None):
-        raise ValueError("certificate_file and key_file belong together")
-
-
 def check_tls(keys: TlsKeys, without: str, *, encrypted: bool) -> None:
-    """Raise ValueError if the TLS files of a section do not fit it or each other."""
+    """Raise ValueError if the TLS files of a section do not fit it."""
     named = [name for name in _TLS_FILES if getattr(keys, name)]
     if named and not encrypted:
         raise ValueError(f"{', '.join(named)} {without}")
-    check_certificate(keys)

@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     ValidationError,
     WrapValidator,
+    model_validator,
 )
 
 from edgehub.storage.credentials import CREDENTIAL
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pydantic import ValidatorFunctionWrapHandler
 
 
+_CERTIFICATE: Final = "certificate_file"
 _CREDENTIAL_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
@@ -130,6 +132,23 @@ OptionalFile = Annotated[Path | None, BeforeValidator(_credential), BeforeValida
 
 
 class Section(BaseModel):
-    """A table of the settings file."""
+    """A table of the settings file; a key with `x-needs` is not given without that other one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if (getattr(self, _CERTIFICATE, None) is None) != (getattr(self, "key_file", None) is None):
+            raise ValueError("certificate_file and key_file belong together")
+        lonely: dict[str, list[str]] = {}
+        fields = type(self).model_fields
+        for name in sorted(self.model_fields_set):
+            extra = fields[name].json_schema_extra
+            needed = str(extra.get("x-needs", "")) if isinstance(extra, dict) else ""
+            is_missing = needed and getattr(self, needed) == fields[needed].default
+            if is_missing and getattr(self, name) is not None:
+                lonely.setdefault(needed, []).append(name)
+        for needed, names in lonely.items():
+            also = " and key_file" if needed == _CERTIFICATE else ""
+            raise ValueError(f"{', '.join(names)} without {needed}{also}")
+        return self

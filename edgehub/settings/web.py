@@ -5,9 +5,9 @@ Owns that section of the model; calls nothing of the hub.
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile, check_certificate
+from edgehub.settings.tls import ServerCertificateFile, ServerKeyFile  # noqa: TC001 - pydantic reads it
 from edgehub.settings.values import Host, HostName, OptionalFile, Real, Section, Whole
 
 
@@ -45,8 +45,3 @@ class WebSettings(Section):
         le=600,
         description="Longest time for a client to send a request, and to read its answer.",
     )
-
-    @model_validator(mode="after")
-    def _certificate_is_whole(self) -> WebSettings:
-        check_certificate(self)
-        return self

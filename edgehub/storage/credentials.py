@@ -29,8 +29,12 @@ _PEM_END: Final = "-----END CERTIFICATE-----"
 _PEM_BYTES_MAX: Final = 16 * 2**20
 
 
-class CertificateKeys(Protocol):
-    """Settings of a part that shows a certificate."""
+class TlsKeys(Protocol):
+    """Settings of a part that connects with TLS."""
+
+    @property
+    def ca_file(self) -> Path | None:
+        """Certificates that are trusted."""
 
     @property
     def certificate_file(self) -> Path | None:
@@ -39,14 +43,6 @@ class CertificateKeys(Protocol):
     @property
     def key_file(self) -> Path | None:
         """Its key."""
-
-
-class TlsKeys(CertificateKeys, Protocol):
-    """Settings of a part that connects with TLS."""
-
-    @property
-    def ca_file(self) -> Path | None:
-        """Certificates that are trusted."""
 
 
 class TlsOptions(Struct, frozen=True, kw_only=True):

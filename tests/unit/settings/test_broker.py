@@ -56,7 +56,7 @@ def test_local_topics_may_be_part_of_the_space() -> None:
     ("endpoint", "fault"),
     [
         ({"username": "t1/u"}, "username and password_file belong together"),
-        ({"tls": False, "certificate_file": "/x"}, "certificate_file without tls = true"),
+        ({"tls": False, "ca_file": "/x"}, "ca_file without tls = true"),
         ({"templates": ["a/b"]}, "upstream.templates"),
         ({"client_id": "a:b"}, "upstream.client_id"),
     ],
