@@ -197,16 +197,6 @@ class _ManualTimer:
 class ManualClock:
     """A clock that stands still until it is advanced; whole hubs run on it in tests."""
 
-    __slots__ = (
-        "_boot",
-        "_elapsed_s",
-        "_order",
-        "_suspended_ms",
-        "_timers",
-        "_wall_offset_ms",
-        "is_synchronized",
-    )
-
     def __init__(
         self,
         *,

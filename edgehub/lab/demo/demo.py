@@ -28,11 +28,12 @@ from edgehub.lab.demo.scenario import (
     PARENT,
     TIMELINE,
     TRAFFIC,
+    Kind,
     Step,
     gateway_manifest,
     parent_manifest,
 )
-from edgehub.lab.demo.simulation import HOST, Collector, Device, Gates
+from edgehub.lab.demo.simulation import HOST, Collector, Device
 from edgehub.lab.demo.snapshot import (
     LinkMeter,
     Snapshot,
@@ -105,7 +106,8 @@ class Demo:
         self._clock = SystemClock()
         self._downs = DownTimes()
         self._ledger = Ledger(TRAFFIC, self._downs)
-        self._gates = Gates()
+        self._sent: set[Kind] = set()
+        """What devices send at the moment."""
         self._news: deque[str] = deque(maxlen=NEWS_LINES)
         self._stopping = False
         self._began_s = 0.0
@@ -204,7 +206,7 @@ class Demo:
                     f"{traffic.kind}-{number:02d}",
                     traffic,
                     port=self._gateway.mqtt_port,
-                    gates=self._gates,
+                    sent=self._sent,
                     ledger=self._ledger,
                     clock=self._clock,
                     rng=rng,
@@ -226,15 +228,14 @@ class Demo:
         """Run the timeline once while the devices send."""
         start_s = self._clock.monotonic()
         steps = deque(TIMELINE)
-        self._gates.open_all()
+        self._sent.update(Kind)
         self._tell("devices send more than the link can carry")
         while not self._stopping and steps:
             await self._tick()
             elapsed_s = self._clock.monotonic() - start_s
             while steps and elapsed_s >= steps[0][0] * self._options.round_s:
                 self._take(steps.popleft()[1])
-        self._gates.close(vital=False)
-        self._gates.close(vital=True)
+        self._sent.clear()
         self._link.restore()
 
     def _take(self, step: Step) -> None:
@@ -245,9 +246,9 @@ class Demo:
             case Step.RESTORE:
                 self._link.restore()
             case Step.BULK_ENDS:
-                self._gates.close(vital=False)
+                self._sent.difference_update(each.kind for each in TRAFFIC if not each.is_vital)
             case Step.VITAL_ENDS:
-                self._gates.close(vital=True)
+                self._sent.clear()
         self._tell(step.value)
 
     async def _settle(self) -> Verdict:

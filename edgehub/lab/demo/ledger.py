@@ -11,6 +11,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -22,8 +24,6 @@ OUTAGES_MAX: Final = 256
 
 class DownTimes:
     """When the link carried nothing: from a loss to the next accepted connection."""
-
-    __slots__ = ("_since", "_spans")
 
     def __init__(self) -> None:
         self._spans: deque[tuple[float, float]] = deque(maxlen=OUTAGES_MAX)
@@ -48,12 +48,9 @@ class DownTimes:
         return sum(max(0.0, min(end_s, end) - max(start_s, start)) for start, end in spans)
 
 
-class _Sent:
-    __slots__ = ("acknowledged", "published_s")
-
-    def __init__(self, published_s: float) -> None:
-        self.published_s = published_s
-        self.acknowledged = False
+class _Sent(Struct):
+    published_s: float
+    acknowledged: bool = False
 
 
 class Account:
@@ -66,16 +63,6 @@ class Account:
         undelivered: Acknowledged ones still on their way.
         lapsed: Acknowledged ones that the books gave up, long after their time to live.
     """
-
-    __slots__ = (
-        "_sent",
-        "_waits_s",
-        "acknowledged",
-        "delivered",
-        "lapsed",
-        "traffic",
-        "undelivered",
-    )
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic = traffic

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import aiomqtt
 
-from edgehub.lab.demo.scenario import COLLECTOR, COLLECTOR_INPUT, TRAFFIC, Kind
+from edgehub.lab.demo.scenario import COLLECTOR, COLLECTOR_INPUT, Kind
 
 if TYPE_CHECKING:
     from random import Random
@@ -26,27 +26,11 @@ PUBLISH_TIMEOUT_S: Final = 10.0
 RECONNECT_S: Final = 1.0
 
 
-class Gates:
-    """Which kinds of messages the devices send at the moment."""
-
-    def __init__(self) -> None:
-        self._open: set[Kind] = set()
-
-    def open_all(self) -> None:
-        """Start every device."""
-        self._open = set(Kind)
-
-    def close(self, *, vital: bool) -> None:
-        """Pause the vital (or the other) kinds."""
-        self._open -= {entry.kind for entry in TRAFFIC if entry.is_vital == vital}
-
-    def is_open(self, kind: Kind) -> bool:
-        """Whether a kind is being sent."""
-        return kind in self._open
-
-
 class Device:
-    """One simulated device: a message now and then, each waited for until its PUBACK."""
+    """One simulated device: a message now and then, each waited for until its PUBACK.
+
+    It pauses while its kind is not among those that are `sent`.
+    """
 
     def __init__(
         self,
@@ -54,7 +38,7 @@ class Device:
         traffic: Traffic,
         *,
         port: int,
-        gates: Gates,
+        sent: set[Kind],
         ledger: Ledger,
         clock: Clock,
         rng: Random,
@@ -62,7 +46,7 @@ class Device:
         self.device_id = device_id
         self._traffic = traffic
         self._port = port
-        self._gates = gates
+        self._sent = sent
         self._account = ledger.accounts[traffic.kind]
         self._clock = clock
         self._rng = rng
@@ -84,7 +68,7 @@ class Device:
         while True:
             # Between half and one and a half periods: devices do not march in step.
             await self._clock.sleep(self._traffic.period_s * self._rng.uniform(0.5, 1.5))
-            if self._gates.is_open(self._traffic.kind):
+            if self._traffic.kind in self._sent:
                 await self._publish(client, topic)
                 _end_if_cancelled()
 

@@ -72,8 +72,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 class LinkMeter:
     """How much of the link is used: now, and on the whole while there was a backlog to send."""
 
-    __slots__ = ("_busy_bytes", "_busy_s", "_pacer", "_samples")
-
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
         self._samples: deque[tuple[float, int]] = deque()

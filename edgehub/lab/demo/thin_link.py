@@ -44,16 +44,6 @@ class Pacer:
         bytes_passed: Bytes that the link has carried so far.
     """
 
-    __slots__ = (
-        "_clock",
-        "_delay_s",
-        "_free_at",
-        "_queue",
-        "_timer",
-        "bytes_passed",
-        "rate_bytes_s",
-    )
-
     def __init__(self, *, rate_bit_s: float, delay_s: float, clock: Clock) -> None:
         self.rate_bytes_s = rate_bit_s / 8
         self._delay_s = delay_s

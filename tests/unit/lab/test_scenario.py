@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgehub.lab.demo.scenario import LINK_BIT_S, TIMELINE, TRAFFIC, Kind, Step
-from edgehub.lab.demo.simulation import Gates, build_body, parse_body
+from edgehub.lab.demo.simulation import build_body, parse_body
 
 
 @given(st.sampled_from(Kind), st.text("abc-0123456789", min_size=1, max_size=20))
@@ -28,14 +28,3 @@ def test_steps_come_in_order_and_once():
     shares = [share for share, _ in TIMELINE]
     assert shares == sorted(shares)
     assert [step for _, step in TIMELINE] == list(Step)
-
-
-def test_gates_close_by_worth():
-    """Bulk telemetry pauses first, alarms and status go on."""
-    gates = Gates()
-    assert not gates.is_open(Kind.BULK)
-    gates.open_all()
-    gates.close(vital=False)
-    assert {kind for kind in Kind if gates.is_open(kind)} == {Kind.ALARM, Kind.STATUS}
-    gates.close(vital=True)
-    assert not any(gates.is_open(kind) for kind in Kind)
