@@ -1,7 +1,7 @@
 """`edgehub config`: check, show, describe and reload the configuration.
 
 `validate` is the code of the start, so what it accepts starts, as far as settings and
-files tell. All but `reload` and `show --running` work on files alone.
+files show. All but `reload` and `show --running` work on files alone.
 """
 
 from __future__ import annotations

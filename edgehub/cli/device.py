@@ -146,7 +146,7 @@ def forget(obj: dict[str, Any], device_id: str, yes: bool) -> int:
 @click.argument("device_id", metavar="DEVICE")
 @click.pass_obj
 def release(obj: dict[str, Any], device_id: str) -> int:
-    """Stop speaking for a device, so that the next hub that hears it does.
+    """Stop speaking for a device, so that the next hub that receives its messages does.
 
     Its session upstream is closed. If no other hub hears it, this one takes it again.
     """

@@ -78,12 +78,12 @@ def selftest(obj: dict[str, Any], directory: Path | None, kills: int, seconds: f
     options = Options(kills=kills, seconds=seconds)
     with (
         scratch_folder(chosen, free_bytes_min=needed_bytes(seconds)) as folder,
-        _progress() as tell,
+        _progress() as notify,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         rng = Random()  # noqa: S311 - moments of kills, not a secret
         report = runner.run(
-            _run(SelfTest(options, folder, clock=SystemClock(), rng=rng, tell=tell))
+            _run(SelfTest(options, folder, clock=SystemClock(), rng=rng, notify=notify))
         )
     end_as_json(report.document(), 1 if report.faults else 0)
     _print(report)

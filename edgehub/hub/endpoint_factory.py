@@ -287,7 +287,7 @@ class EndpointFactory:
     def _other_downlink(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings, client_id: str
     ) -> Callable[[DeviceBoundRelay | None], ClientDownlink | ManifestDownlink] | None:
-        """Return what builds the way for that which comes beside messages to devices."""
+        """Return what builds the way down for all but messages to devices, None = there is none."""
         topic = options.manifest_topic
         if topic is not None:
             return lambda relay: ManifestDownlink(

@@ -137,7 +137,7 @@ class TopicManifest:
         return self._desired
 
     def report(self, outcome: Json) -> None:
-        """Publish it beside the topic."""
+        """Publish it on the topic for reports."""
         # In ASCII, as a fault may quote half a character of the text.
         self._uplink.report(json.dumps(outcome).encode())
 

@@ -229,8 +229,8 @@ def _queue_document(
         was = name in feeds.before or name in feeds.fallback_before or queue is not None
         fate = KEPT if was else NEW
     else:
-        gone = queue is not None and queue.endpoint_id not in present.served
-        fate = ORPHANED if gone else DRAINS
+        is_orphan = queue is not None and queue.endpoint_id not in present.served
+        fate = ORPHANED if is_orphan else DRAINS
     sources = [source for source in feeds.before if _flows_into(feeds, source, name)]
     measured = [present.rates[source] for source in sources if source in present.rates]
     unmeasured = [line.name for line in after if line.name in feeds.unmeasured]

@@ -114,7 +114,7 @@ def read_settings(source: SettingsSource) -> LoadedSettings:
         try:
             rest, hidden = source.read_rest(error)
         except SettingsError:
-            # The file has changed since, or is gone.
+            # The file has changed since, or was removed.
             raise error from None
         further = [*hidden, *([] if rest is None else _faults_of_files(rest))]
         if ("web", "token_file") in error.paths:
@@ -346,7 +346,7 @@ def _compile_topic(topic: str, key: str) -> TopicTemplate:
 
 
 def _unknown_tenants(settings: Settings, identities: IdentityList | None) -> Iterator[ConfigError]:
-    # No route could take their messages, which would be acknowledged and gone.
+    # No route could take their messages, which would be acknowledged and dropped.
     for entry in () if identities is None else identities.entries.values():
         if entry.tenant and entry.tenant not in settings.tenants:
             hint = f'add [tenants."{entry.tenant}"] to the settings'

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgehub.settings.model import Settings
 
 _ROUNDS_MAX: Final = 8
-"""What is wrong deep inside shows once the rest is gone; more rounds than the model is deep."""
+"""What is wrong deep inside shows once the rest is out; more rounds than the model is deep."""
 
 _STAND_INS: Final[dict[str, dict[str, Any]]] = {
     "endpoints": {"type": "file", "path": "stand-in"},

@@ -120,7 +120,7 @@ class Demo:
     def stop(self) -> None:
         """End the run early, with a verdict on what happened so far."""
         self._stopping = True
-        self._tell("stopping: what is on its way may arrive; Ctrl-C again stops at once")
+        self._announce("stopping: what is on its way may arrive; Ctrl-C again stops at once")
 
     async def run(self) -> Verdict:
         """Run to the end and judge.
@@ -222,14 +222,14 @@ class Demo:
             verdict = await self._settle()
             if self._stopping or not self._options.forever or not verdict.passed:
                 return verdict
-            self._tell(f"round over: {verdict.figures[0]}")
+            self._announce(f"round over: {verdict.figures[0]}")
 
     async def _round(self) -> None:
         """Run the timeline once while the devices send."""
         start_s = self._clock.monotonic()
         steps = deque(TIMELINE)
         self._sent.update(Kind)
-        self._tell("devices send more than the link can carry")
+        self._announce("devices send more than the link can carry")
         while not self._stopping and steps:
             await self._tick()
             elapsed_s = self._clock.monotonic() - start_s
@@ -249,7 +249,7 @@ class Demo:
                 self._sent.difference_update(each.kind for each in TRAFFIC if not each.is_vital)
             case Step.VITAL_ENDS:
                 self._sent.clear()
-        self._tell(step.value)
+        self._announce(step.value)
 
     async def _settle(self) -> Verdict:
         """Wait for what is in flight; what waits for the link may stay where it is."""
@@ -296,5 +296,5 @@ class Demo:
             self._view.show(snapshot)
         return snapshot
 
-    def _tell(self, line: str) -> None:
+    def _announce(self, line: str) -> None:
         self._news.append(f"{self._clock.monotonic() - self._began_s:6.1f} s  {line}")

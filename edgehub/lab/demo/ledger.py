@@ -155,10 +155,10 @@ class Ledger:
             waiting: Rows of it that are on a disk somewhere.
             expired: Rows whose time to live has ended, since the start.
         """
-        gone = sum(a.undelivered + a.lapsed for a in self.of_priority(priority))
+        absent = sum(a.undelivered + a.lapsed for a in self.of_priority(priority))
         lasting = sum(a.undelivered for a in self.of_priority(priority) if a.traffic.ttl_s is None)
         # What never expires must be waiting; expiry can only explain the rest.
-        return max(0, gone - waiting - expired, lasting - waiting)
+        return max(0, absent - waiting - expired, lasting - waiting)
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:

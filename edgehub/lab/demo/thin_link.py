@@ -97,10 +97,10 @@ class Pacer:
 class _Side(asyncio.BufferedProtocol):
     """One end of one proxied connection; what it reads goes over the pacer to its peer."""
 
-    def __init__(self, pacer: Pacer, gone: Callable[[_Side], None]) -> None:
+    def __init__(self, pacer: Pacer, lost: Callable[[_Side], None]) -> None:
         self.peer: _Side | None = None
         self._pacer = pacer
-        self._gone = gone
+        self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(CHUNK_BYTES)
         self._pending_bytes = 0
@@ -132,7 +132,7 @@ class _Side(asyncio.BufferedProtocol):
             self.peer.abort()
         elif self.peer is not None:
             self._pacer.put(0, self._ended)
-        self._gone(self)
+        self._lost(self)
 
     def pause_writing(self) -> None:
         if self.peer is not None:

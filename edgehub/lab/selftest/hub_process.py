@@ -96,7 +96,7 @@ class HubProcess:
             try:
                 await self._process.wait()
             except asyncio.CancelledError as error:
-                # Until it is gone it may write into the folder, which is about to be removed.
+                # Until it has ended it may write into the folder, which is about to be removed.
                 cancelled = error
         if cancelled is not None:
             raise cancelled

@@ -1,7 +1,7 @@
 """The self-test's own folder: is there room for it, and what its hub is to do.
 
 Owns the names inside the folder and the settings of the hub under test; blocks on the disk.
-Invariant: nothing outside the folder is written, and the folder is gone at the end.
+Invariant: nothing outside the folder is written, and the folder is removed at the end.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class SelfTest:
         folder: Prepared scratch folder.
         clock: All times and pauses.
         rng: The moments of the kills, and the devices' pauses.
-        tell: Takes what is going on, a line at a time, for the terminal.
+        notify: Takes what is going on, a line at a time, for the terminal.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class SelfTest:
         *,
         clock: Clock,
         rng: Random,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._options = options
         self._folder = folder
         self._clock = clock
         self._rng = rng
-        self._tell = tell
+        self._notify = notify
         self._ledger = Ledger(*(f"device-{number}" for number in range(1, DEVICES + 1)))
 
     async def run(self) -> Report:
@@ -80,10 +80,10 @@ class SelfTest:
         """
         began_s = self._clock.monotonic()
         file_system = await asyncio.to_thread(file_system_of, self._folder)
-        self._tell("measuring how long the disk takes")
+        self._notify("measuring how long the disk takes")
         latency = await self._measure()
         starts_s = await self._load()
-        self._tell("looking for every acknowledged message")
+        self._notify("looking for every acknowledged message")
         judge = Judge(self._ledger)
         integrity = await present(self._folder, judge, self._clock)
         return Report(
@@ -110,12 +110,12 @@ class SelfTest:
                 for device_id in self._ledger.devices
             ]
             try:
-                self._tell("starting a hub")
+                self._notify("starting a hub")
                 starts_s = [await hub.start()]
                 senders = [group.create_task(device.run(), name="device") for device in devices]
                 *lives_s, last_s = self._lives_s()
                 for number, life_s in enumerate(lives_s, 1):
-                    self._tell(
+                    self._notify(
                         f"kill {number} of {len(lives_s)}, {self._ledger.acknowledged} messages "
                         "acknowledged so far"
                     )
@@ -125,7 +125,7 @@ class SelfTest:
                 await hub.outlives(last_s)
                 for device in devices:
                     device.stop()
-                self._tell("waiting for the last acknowledgements")
+                self._notify("waiting for the last acknowledgements")
                 await asyncio.wait(senders, timeout=SETTLE_TIMEOUT_S)
                 for sender in senders:
                     sender.cancel()

@@ -96,7 +96,7 @@ class Gateway:
         return link
 
     def lose_connections(self) -> None:
-        """End all sessions, as when the process is gone."""
+        """End all sessions, as when the process ends."""
         for link in self._links.values():
             link.cut()
 

@@ -136,7 +136,7 @@ class SimulatedLink:
         self.cut()
 
     def cut(self) -> None:
-        """End it at once, as when the gateway's process is gone."""
+        """End it at once, as when the gateway's process ends."""
         if self.is_open:
             self.is_open = False
             self._network.log_connection(self._gateway, self._device, "close")

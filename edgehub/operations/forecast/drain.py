@@ -56,9 +56,9 @@ class DrainForecast:
             if not samples:
                 continue
             began, before = samples[0]
-            span_s, gone = now - began, before - waiting
-            if span_s >= SAMPLE_S and gone > 0:
-                found[endpoint_id] = waiting * span_s / gone
+            span_s, sent = now - began, before - waiting
+            if span_s >= SAMPLE_S and sent > 0:
+                found[endpoint_id] = waiting * span_s / sent
         return found
 
     def _take(self) -> None:
