@@ -134,7 +134,7 @@ end
 
 local function elect()
   local device, hub, f_cnt = ARGV[4], ARGV[5], tonumber(ARGV[6])
-  local generation, restarted, wanted = tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9]
+  local generation, restarted = tonumber(ARGV[7]), ARGV[8] == '1'
   local record, won, former, opens = read(), false, '', false
   if not record then
     won, opens = true, true
@@ -157,10 +157,6 @@ local function elect()
   if won and f_cnt <= FIRST_RESTART_COUNTER and record.f_cnt == f_cnt then
     record.begun_ms = now_ms()
   end
-  local granted = ''
-  if won and wanted ~= '' then
-    granted = grant(record, tonumber(wanted))
-  end
   write(record)
   if opens then
     begin(hub, generation, f_cnt)
@@ -169,8 +165,8 @@ local function elect()
   if not won then
     _, opened = find(read_open(), generation, f_cnt)
   end
-  return { won and 1 or 0, record.owner, whole(record.epoch), whole(record.f_cnt or f_cnt), granted,
-    former, opened and opened.hub ~= hub and 1 or 0 }
+  return { won and 1 or 0, record.owner, whole(record.epoch), former,
+    opened and opened.hub ~= hub and 1 or 0 }
 end
 
 local function take_over()
@@ -178,8 +174,7 @@ local function take_over()
   local record, open = read(), read_open()
   local _, opened = find(open, generation, f_cnt)
   if not record or not opened then
-    return { 0, record and record.owner or '', whole(record and record.epoch or 0), whole(f_cnt), '',
-      '', 0 }
+    return { 0, record and record.owner or '', whole(record and record.epoch or 0), '', 0 }
   end
   local won, former = now_ms() - opened.ms >= TAKE_OVER_MS, ''
   if won then
@@ -190,8 +185,7 @@ local function take_over()
       write(record)
     end
   end
-  return { won and 1 or 0, record.owner, whole(record.epoch), whole(record.f_cnt or f_cnt), '',
-    former, won and 0 or 1 }
+  return { won and 1 or 0, record.owner, whole(record.epoch), former, won and 0 or 1 }
 end
 
 local function record_stored()

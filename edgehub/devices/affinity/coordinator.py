@@ -34,8 +34,6 @@ class ElectionRequest(Struct, frozen=True, kw_only=True):
         f_cnt: Frame counter, 32 bits.
         generation: Number of the device's session to which the counter belongs.
         restarted: The device may have started again: a recorded counter above 1 is cleared first.
-        f_cnt_down: Last downlink counter that the hub knows, if it wants the next one with the
-            answer; None = it wants none.
     """
 
     device_id: str
@@ -43,7 +41,6 @@ class ElectionRequest(Struct, frozen=True, kw_only=True):
     f_cnt: int
     generation: int = 0
     restarted: bool = False
-    f_cnt_down: int | None = None
 
 
 class ElectionResult(Struct, frozen=True, kw_only=True):
@@ -53,8 +50,6 @@ class ElectionResult(Struct, frozen=True, kw_only=True):
         won: Whether the hub that asked handles the message.
         owner: Hub to which the device belongs now.
         epoch: Number of the election that gave it the device.
-        f_cnt: Highest counter seen.
-        f_cnt_down: Downlink counter that is granted with it, None = none: do not answer.
         former: Hub from which the election took the device, "" = from none.
         is_open: Another hub won the frame, and has not reported that it is stored.
     """
@@ -62,8 +57,6 @@ class ElectionResult(Struct, frozen=True, kw_only=True):
     won: bool
     owner: str
     epoch: int
-    f_cnt: int
-    f_cnt_down: int | None = None
     former: str = ""
     is_open: bool = False
 

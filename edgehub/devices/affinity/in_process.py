@@ -182,7 +182,7 @@ class InProcessCoordinator:
         opened = None if record is None else record.open.get((frame.generation, frame.f_cnt))
         if record is None or opened is None:
             owner, epoch = ("", 0) if record is None else (record.owner, record.epoch)
-            return ElectionResult(won=False, owner=owner, epoch=epoch, f_cnt=frame.f_cnt)
+            return ElectionResult(won=False, owner=owner, epoch=epoch)
         won, former = now - opened.since_s >= TAKE_OVER_S, ""
         if won:
             opened.hub_id, opened.since_s = hub_id, now
@@ -192,7 +192,6 @@ class InProcessCoordinator:
             won=won,
             owner=record.owner,
             epoch=record.epoch,
-            f_cnt=frame.f_cnt if record.f_cnt is None else record.f_cnt,
             former=former,
             is_open=not won,
         )
@@ -290,16 +289,11 @@ class InProcessCoordinator:
     def _verdict(
         self, record: Record, ballot: ElectionRequest, *, won: bool, former: str = ""
     ) -> ElectionResult:
-        granted = None
-        if won and ballot.f_cnt_down is not None:
-            granted = record.grant(ballot.f_cnt_down)
         opened = record.open.get((ballot.generation, ballot.f_cnt))
         return ElectionResult(
             won=won,
             owner=record.owner,
             epoch=record.epoch,
-            f_cnt=ballot.f_cnt if record.f_cnt is None else record.f_cnt,
-            f_cnt_down=granted,
             former=former,
             is_open=not won and opened is not None and opened.hub_id != ballot.hub_id,
         )

@@ -78,7 +78,6 @@ class RedisCoordinator:
             ballot.f_cnt,
             ballot.generation,
             int(ballot.restarted),
-            "" if ballot.f_cnt_down is None else ballot.f_cnt_down,
         )
         return _result(ballot.device_id, answer)
 
@@ -214,14 +213,12 @@ def _readable(subject: str) -> Iterator[None]:
 
 
 def _result(device_id: str, answer: list[Any]) -> ElectionResult:
-    won, owner, epoch, f_cnt, granted, former, is_open = answer
+    won, owner, epoch, former, is_open = answer
     with _readable(device_id):
         return ElectionResult(
             won=int(won) == 1,
             owner=owner.decode(),
             epoch=_number(epoch),
-            f_cnt=_number(f_cnt),
-            f_cnt_down=_number(granted) if granted else None,
             former=former.decode(),
             is_open=int(is_open) == 1,
         )

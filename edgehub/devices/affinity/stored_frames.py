@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
-from msgspec import Struct
 
 from edgehub.devices.affinity.coordinator import ElectedFrame
 from edgehub.devices.faults import DeviceSourceError, MessageRefusedError
@@ -38,10 +37,8 @@ NEWEST_MAX: Final = 1_000
 
 log = structlog.get_logger(__name__)
 
-_COLUMNS: Final = "device_id, session, generation, f_cnt, saved_f_cnt, key"
 
-
-class StoredFrame(Struct, frozen=True, kw_only=True):
+class StoredFrame(NamedTuple):
     """A frame whose message was stored.
 
     Attributes:
@@ -60,6 +57,9 @@ class StoredFrame(Struct, frozen=True, kw_only=True):
     f_cnt: int
     saved_f_cnt: int
     key: str
+
+
+_COLUMNS: Final = ", ".join(StoredFrame._fields)
 
 
 class _Open(NamedTuple):
@@ -101,7 +101,7 @@ class StoredFrames:
                 f"SELECT {_COLUMNS} FROM stored_frame WHERE device_id = ? AND at_ms >= ?",  # noqa: S608 - constant
                 (device_id, since_ms),
             ).fetchone()
-            return None if row is None else _frame(row)
+            return None if row is None else StoredFrame(*row)
 
         try:
             return await self._store.database.run(read)
@@ -189,32 +189,9 @@ def _finish(commit: Commit, refusal: Refusal | None) -> None:
         commit.set_result(refusal)
 
 
-def _frame(row: tuple[str, str, int, int, int, str]) -> StoredFrame:
-    device_id, session, generation, f_cnt, saved_f_cnt, key = row
-    return StoredFrame(
-        device_id=device_id,
-        session=session,
-        generation=generation,
-        f_cnt=f_cnt,
-        saved_f_cnt=saved_f_cnt,
-        key=key,
-    )
-
-
 def _write(frames: dict[str, StoredFrame], now_ms: int, connection: sqlite3.Connection) -> None:
     # May run again when its transaction has to be repeated.
     connection.executemany(
         f"INSERT OR REPLACE INTO stored_frame ({_COLUMNS}, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608 - constant
-        [
-            (
-                frame.device_id,
-                frame.session,
-                frame.generation,
-                frame.f_cnt,
-                frame.saved_f_cnt,
-                frame.key,
-                now_ms,
-            )
-            for frame in frames.values()
-        ],
+        [(*frame, now_ms) for frame in frames.values()],
     )

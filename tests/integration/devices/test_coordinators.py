@@ -97,7 +97,7 @@ async def test_the_rule_of_the_election(coordinator):
     assert not await wins(coordinator, "a", 0)
     assert await wins(coordinator, "b", F_CNT_MAX)
     verdict = await coordinator.elect(a_ballot("a", 7))
-    assert (verdict.won, verdict.owner, verdict.f_cnt) == (False, "b", F_CNT_MAX)
+    assert (verdict.won, verdict.owner) == (False, "b")
 
 
 async def test_the_notice_stands_in_the_stream_before_the_answer(coordinator):
@@ -258,24 +258,22 @@ async def test_a_join_is_claimed_once_until_it_is_given_back(coordinator):
     assert await coordinator.claim_join(two)
 
 
-async def test_downlink_counters_are_granted_to_the_winner_and_never_twice(coordinator):
-    """With the election or on its own; a session that begins anew counts anew."""
-    first = await coordinator.elect(a_ballot("a", 1, f_cnt_down=4))
-    assert first.f_cnt_down == 5
-    again = await coordinator.elect(a_ballot("a", 1, f_cnt_down=4))
-    assert again.f_cnt_down == 6
-    assert (await coordinator.elect(a_ballot("b", 1, f_cnt_down=9))).f_cnt_down is None
-    assert (await coordinator.elect(a_ballot("a", 2))).f_cnt_down is None
+async def test_downlink_counters_are_granted_to_the_owner_and_never_twice(coordinator):
+    """The owner gets the next one; a new session counts from its beginning."""
+    assert await wins(coordinator, "a", 1)
+    assert not await wins(coordinator, "b", 1)
 
     def claim(hub_id: str, known: int, generation: int = 0) -> DownlinkClaim:
         return DownlinkClaim(device_id="d", hub_id=hub_id, generation=generation, f_cnt_down=known)
 
-    assert await coordinator.grant_downlink(claim("a", 0)) == 7
+    assert await coordinator.grant_downlink(claim("a", 4)) == 5
+    assert await coordinator.grant_downlink(claim("a", 4)) == 6
     assert await coordinator.grant_downlink(claim("b", 0)) is None
     assert await coordinator.grant_downlink(claim("a", 0, generation=1)) is None
     assert await coordinator.grant_downlink(claim("a", F_CNT_MAX - 1)) == F_CNT_MAX
     assert await coordinator.grant_downlink(claim("a", 0)) is None
-    assert (await coordinator.elect(a_ballot("a", 0, generation=1, f_cnt_down=0))).f_cnt_down == 1
+    assert await wins(coordinator, "a", 0, generation=1)
+    assert await coordinator.grant_downlink(claim("a", 0, generation=1)) == 1
 
 
 async def test_many_hubs_ask_at_once(coordinator):
