@@ -14,13 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from edgehub.clock import Clock, Timer
 from edgehub.endpoints.mqtt_link import (
     LinkOptions,
-    SharedAccess,
     VersionChoice,
     open_client,
     refusal,
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from edgehub.mqtt.client import Client
     from edgehub.mqtt.client_decoder import IncomingPublish
     from edgehub.mqtt.client_packets import RefusedPublish
-    from edgehub.storage.credentials import TlsOptions
 
 SESSION_EXPIRY_S: Final = 86_400
 """MQTT 5: how long the peer keeps a device's subscription and messages while it is away."""
@@ -55,6 +52,7 @@ LASTED_S: Final = 30.0
 was taken over, and is opened again, ends much sooner."""
 
 _CHECKS_PER_TIMEOUT: Final = 4
+_DEVICE: Final = "{device}"
 
 
 class SessionError(EdgeHubError):
@@ -71,45 +69,50 @@ class SessionEnd(StrEnum):
     LOST = "lost"  # the peer is unreachable, or silent
 
 
-class SessionOptions(Struct, frozen=True, kw_only=True):
+class SessionOptions(LinkOptions, frozen=True, kw_only=True):
     """The peer of the devices' sessions, and how they sign in.
 
+    `{device}` in the user name and in paths of files stands for the device's id, which is the
+    client id.
+
     Attributes:
-        host: Name or address.
-        port: TCP port.
-        version: 4 = MQTT 3.1.1, 5 = MQTT 5.
         falls_back: Whether 3.1.1 follows where the peer refuses 5; see `VersionChoice`.
-        username: Template of the user name, `{device}` is the device's id; None = none.
-        password_file: Template of a file's path; its first line is the password. None = none.
-        shared_access_key_file: Template of a file's path; its first line is the symmetric key for
-            signatures in place of a password. None = none.
-        signature_s: How long a signature holds.
-        tls: None = plain TCP.
-        certificate_file: Template of the path of a device's certificate, None = that of `tls`.
-        key_file: Template of the path of its key.
-        keep_alive_s: A silent peer is noticed after twice this time.
-        connect_timeout_s: For all of the opening.
         ack_timeout_s: After so long without a confirmation the session is closed.
         properties: Those of MQTT 5 that rows are published with, None = none.
         takes_modules: Whether the peer takes messages of modules over sessions of their devices.
     """
 
-    host: str
-    port: int
-    version: int = 5
+    client_id: str = ""
+    level: int = LEVEL_5
+    file_setting: str = "device_password_file"
+    session_expiry_s: int = SESSION_EXPIRY_S
+    incoming_bytes_max: int = INCOMING_BYTES_MAX
     falls_back: bool = False
-    username: str | None = None
-    password_file: str | None = None
-    shared_access_key_file: str | None = None
-    signature_s: int = 3600
-    tls: TlsOptions | None = None
-    certificate_file: str | None = None
-    key_file: str | None = None
-    keep_alive_s: int = 60
-    connect_timeout_s: float = 10.0
     ack_timeout_s: float = 60.0
     properties: RowProperties | None = None
     takes_modules: bool = True
+
+    def of(self, device_id: str) -> SessionOptions:
+        """Return those of one device."""
+
+        def path(template: Path | None) -> Path | None:
+            return None if template is None else Path(str(template).replace(_DEVICE, device_id))
+
+        access, tls = self.shared_access, self.tls
+        if access is not None:
+            access = replace(access, file=Path(str(access.file).replace(_DEVICE, device_id)))
+        if tls is not None:
+            tls = replace(
+                tls, certificate_file=path(tls.certificate_file), key_file=path(tls.key_file)
+            )
+        return replace(
+            self,
+            client_id=device_id,
+            username=self.username and self.username.replace(_DEVICE, device_id),
+            password_file=path(self.password_file),
+            shared_access=access,
+            tls=tls,
+        )
 
 
 class DeviceSession:
@@ -135,11 +138,11 @@ class DeviceSession:
         version: VersionChoice | None = None,
     ) -> None:
         self.device_id = device_id
-        self._options = options
+        self._options = options.of(device_id)
         self._clock = clock
         self._ended = ended
         self._message = message
-        self._version = version or VersionChoice(options.version, falls_back=options.falls_back)
+        self._version = version or VersionChoice(options.level, falls_back=options.falls_back)
         self._client: Client | None = None
         self._is_opening = False
         self._end: tuple[SessionEnd, str] | None = None
@@ -152,9 +155,8 @@ class DeviceSession:
         self._listening: dict[tuple[str, ...], asyncio.Future[bytes]] = {}
         self._progress_s = self._opened_s = 0.0
         self._timer = Timer(clock, self._check_progress)
-        self._link = self._link_options()
         self._renewal = Renewal(
-            self._link.shared_access,
+            self._options.shared_access,
             clock=clock,
             is_idle=lambda: not self._in_flight,
             end=lambda reason: self._abort(SessionEnd.LOST, reason),
@@ -198,7 +200,7 @@ class DeviceSession:
         while True:
             try:
                 client = await open_client(
-                    replace(self._link, level=self._version.level),
+                    replace(self._options, level=self._version.level),
                     clock=self._clock,
                     on_confirmed=self._take_confirmed,
                     on_refused=self._take_refused,
@@ -400,40 +402,3 @@ class DeviceSession:
         if self._client is not None:
             self._end = self._end or (end, reason)
             self._client.abort(reason)
-
-    def _link_options(self) -> LinkOptions:
-        options, device = self._options, self.device_id
-
-        def filled(template: str | None) -> str | None:
-            return None if template is None else template.replace("{device}", device)
-
-        def path(template: str | None) -> Path | None:
-            return None if template is None else Path(template.replace("{device}", device))
-
-        tls, key_file = options.tls, path(options.shared_access_key_file)
-        if tls is not None and options.certificate_file is not None:
-            tls = replace(
-                tls,
-                certificate_file=path(options.certificate_file),
-                key_file=path(options.key_file),
-            )
-        return LinkOptions(
-            host=options.host,
-            port=options.port,
-            client_id=device,
-            username=filled(options.username),
-            password_file=path(options.password_file),
-            file_setting="device_password_file",
-            shared_access=None
-            if key_file is None
-            else SharedAccess(
-                file=key_file,
-                setting="device_shared_access_key_file",
-                lasts_s=options.signature_s,
-            ),
-            tls=tls,
-            keep_alive_s=options.keep_alive_s,
-            connect_timeout_s=options.connect_timeout_s,
-            session_expiry_s=SESSION_EXPIRY_S,
-            incoming_bytes_max=INCOMING_BYTES_MAX,
-        )

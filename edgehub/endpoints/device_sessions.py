@@ -80,7 +80,7 @@ class DeviceSessions:
         self._device_bound = device_bound
         self._clients = clients
         self._topics = IotHubTopics(modules=options.takes_modules)
-        self._version = VersionChoice(options.version, falls_back=options.falls_back)
+        self._version = VersionChoice(options.level, falls_back=options.falls_back)
         self._twins = DeviceTwins(timeout_s=options.connect_timeout_s)
         self._sessions: dict[str, DeviceSession] = {}
         self._busy: set[DeviceSession] = set()

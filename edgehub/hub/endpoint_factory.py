@@ -6,6 +6,7 @@ the start of the hub and at a reload.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -261,12 +262,8 @@ class EndpointFactory:
                     client_id=client_id,
                     username=options.username,
                     password_file=options.password_file,
-                    shared_access=None
-                    if options.shared_access_key_file is None
-                    else SharedAccess(
-                        file=options.shared_access_key_file,
-                        setting="shared_access_key_file",
-                        lasts_s=options.signature_s,
+                    shared_access=_shared_access(
+                        options, options.shared_access_key_file, "shared_access_key_file"
                     ),
                     tls=_tls_of(options),
                     keep_alive_s=options.keep_alive_s,
@@ -303,20 +300,28 @@ class EndpointFactory:
     def _build_sessions(
         self, endpoint_id: EndpointId, options: MqttEndpointSettings
     ) -> Destination:
+        tls = _tls_of(options)
+        if tls is not None and options.device_certificate_file is not None:
+            tls = replace(
+                tls,
+                certificate_file=_path(options.device_certificate_file),
+                key_file=_path(options.device_key_file),
+            )
         sessions = DeviceSessions(
             self._build_mqtt(endpoint_id, options, relays=False),
             SessionOptions(
                 host=options.host,
                 port=options.port,
-                version=first_level(options.device_mqtt, options.host),
+                level=first_level(options.device_mqtt, options.host),
                 falls_back=options.device_mqtt == "auto",
                 username=options.device_username,
-                password_file=options.device_password_file,
-                shared_access_key_file=options.device_shared_access_key_file,
-                signature_s=options.signature_s,
-                tls=_tls_of(options),
-                certificate_file=options.device_certificate_file,
-                key_file=options.device_key_file,
+                password_file=_path(options.device_password_file),
+                shared_access=_shared_access(
+                    options,
+                    _path(options.device_shared_access_key_file),
+                    "device_shared_access_key_file",
+                ),
+                tls=tls,
                 keep_alive_s=options.keep_alive_s,
                 ack_timeout_s=options.ack_timeout_s,
                 properties=self._properties(options),
@@ -414,3 +419,15 @@ class EndpointFactory:
 
 def _tls_of(options: MqttEndpointSettings | CumulocityEndpointSettings) -> TlsOptions | None:
     return TlsOptions.of(options) if options.tls else None
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _shared_access(
+    options: MqttEndpointSettings, file: Path | None, setting: str
+) -> SharedAccess | None:
+    if file is None:
+        return None
+    return SharedAccess(file=file, setting=setting, lasts_s=options.signature_s)

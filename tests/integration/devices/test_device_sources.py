@@ -142,7 +142,7 @@ class TwinPlace:
     def __init__(self, responder: TwinResponder, port: int, version: int) -> None:
         self.responder = responder
         self.options = SessionOptions(
-            host="127.0.0.1", port=port, version=version, connect_timeout_s=5
+            host="127.0.0.1", port=port, level=version, connect_timeout_s=5
         )
         self._made: list[DeviceSessions] = []
 

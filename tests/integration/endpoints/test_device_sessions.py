@@ -67,7 +67,7 @@ class Bench:
 @pytest.fixture(params=[4, 5], ids=["3.1.1", "5"])
 async def bench(request, broker):
     """Sessions of either version."""
-    return Bench(broker.port, version=request.param)
+    return Bench(broker.port, level=request.param)
 
 
 async def test_rows_are_confirmed(bench):
@@ -115,7 +115,7 @@ async def test_a_second_session_takes_over(bench):
 async def test_a_close_without_a_reason_may_come_soon_or_late(broker, lasted):
     """A session that lasted is told from one that did not: its peer may have had other reasons."""
     clock = ManualClock()
-    bench = Bench(broker.port, version=4, keep_alive_s=6000)
+    bench = Bench(broker.port, level=4, keep_alive_s=6000)
     first, second = bench.session(clock), bench.session(clock)
     await first.open()
     await clock.advance(LASTED_S + 1 if lasted else LASTED_S / 2)

@@ -127,6 +127,12 @@ def session(
     return DeviceSession(device, options, clock=clock or SystemClock(), ended=ended)
 
 
+def access(folder: Path, lasts_s: int) -> SharedAccess:
+    """Return signatures by keys of devices."""
+    setting = "device_shared_access_key_file"
+    return SharedAccess(file=folder / "{device}.key", setting=setting, lasts_s=lasts_s)
+
+
 async def test_a_key_of_each_device(tmp_path) -> None:
     """Each device signs in with its own, and not with that of another."""
     other = SharedAccessKey(bytes(32))
@@ -138,7 +144,7 @@ async def test_a_key_of_each_device(tmp_path) -> None:
             host="127.0.0.1",
             port=parent.port,
             username="h.azure-devices.net/{device}/?api-version=2021-04-12",
-            shared_access_key_file=str(tmp_path / "{device}.key"),
+            shared_access=access(tmp_path, 3600),
         )
         first = session(options, "d1")
         await first.open()
@@ -160,8 +166,7 @@ async def test_a_signature_of_a_device_is_renewed(tmp_path) -> None:
             host="127.0.0.1",
             port=parent.port,
             username="{device}",
-            shared_access_key_file=str(tmp_path / "{device}.key"),
-            signature_s=60,
+            shared_access=access(tmp_path, 60),
             keep_alive_s=3600,
         )
         device = session(options, "d1", clock, ends)
@@ -185,9 +190,11 @@ async def test_a_certificate_of_each_device(tmp_path) -> None:
         options = SessionOptions(
             host="localhost",
             port=parent.tls_port,
-            tls=TlsOptions(ca_file=authority.certificate),
-            certificate_file=str(tmp_path / "{device}.pem"),
-            key_file=str(tmp_path / "{device}.key"),
+            tls=TlsOptions(
+                ca_file=authority.certificate,
+                certificate_file=tmp_path / "{device}.pem",
+                key_file=tmp_path / "{device}.key",
+            ),
         )
         sessions = [session(options, name) for name in ("d1", "d2")]
         for each in sessions:
