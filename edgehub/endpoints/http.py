@@ -22,6 +22,7 @@ from edgehub.endpoints.http_slot import HttpSlot
 from edgehub.endpoints.link_state import LinkedEndpoint, LinkState
 from edgehub.endpoints.record import encode_record
 from edgehub.message import FailureKind, SendResult
+from edgehub.mqtt.hub_path import PATH_HEADER
 
 if TYPE_CHECKING:
     import random
@@ -179,9 +180,10 @@ class HttpEndpoint(LinkedEndpoint):
     async def _send(self, slot: HttpSlot) -> None:
         entries = slot.rows
         body = b"[" + b",".join([entry.record for entry in entries]) + b"]"
-        encoding = "gzip" if self._options.gzip else None
-        body = await self._packed(body)
-        answer = await slot.request(body, encoding=encoding, path=entries[0].path)
+        headers = "Content-Encoding: gzip\r\n" if self._options.gzip else ""
+        if (path := entries[0].path) is not None:
+            headers += f"{PATH_HEADER}: {path}\r\n"
+        answer = await slot.request(await self._packed(body), headers)
         verdict = interpret(answer, self._clock.wall_ms())
         if verdict.broken:
             raise HttpLinkError(verdict.broken)

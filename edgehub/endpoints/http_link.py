@@ -23,7 +23,6 @@ from msgspec import Struct, field
 
 from edgehub.endpoints.congestion import avoid_bbr
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.hub_path import PATH_HEADER
 from edgehub.mqtt.tcp import connect_tcp, unsent_in_kernel
 from edgehub.storage.credentials import TlsOptions, client_context, read_secret
 
@@ -122,9 +121,7 @@ class HttpLink(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         return transport.get_write_buffer_size() + unsent_in_kernel(sock)
 
-    async def request(
-        self, body: bytes, *, encoding: str | None = None, path: str | None = None
-    ) -> Answer:
+    async def request(self, body: bytes, headers: str = "") -> Answer:
         """Send a request and wait for its answer; see `HttpSlot.request`.
 
         Raises:
@@ -136,11 +133,8 @@ class HttpLink(asyncio.Protocol):
         self.received_bytes = 0
         self._complete = False
         self._waiter = asyncio.get_running_loop().create_future()
-        coded = "" if encoding is None else f"Content-Encoding: {encoding}\r\n"
-        if path is not None:
-            coded += f"{PATH_HEADER}: {path}\r\n"
         self._transport.writelines(
-            (self._head, f"{coded}Content-Length: {len(body)}\r\n\r\n".encode("ascii"), body)
+            (self._head, f"{headers}Content-Length: {len(body)}\r\n\r\n".encode("ascii"), body)
         )
         try:
             return await self._waiter

@@ -55,15 +55,12 @@ class HttpSlot:
         unsent = 0 if self._link is None else self._link.unsent_bytes()
         return self._unwritten_bytes + unsent
 
-    async def request(
-        self, body: bytes, *, encoding: str | None, path: str | None = None
-    ) -> Answer:
+    async def request(self, body: bytes, headers: str = "") -> Answer:
         """Send a request and wait for its answer; connects when there is no connection.
 
         Args:
             body: Of the request.
-            encoding: Its content encoding, None = none.
-            path: Hubs that what it holds has passed, None = not said.
+            headers: Further ones of it, each with its line end.
 
         Raises:
             HttpLinkError: If there is no answer.
@@ -75,14 +72,14 @@ class HttpSlot:
         try:
             if self._link is not None and self._link.is_open:
                 try:
-                    return await self._write(self._link, body, encoding, path)
+                    return await self._write(self._link, body, headers)
                 except HttpLinkError as error:
                     if not error.stale:
                         raise
                     self._unwritten_bytes = len(body)
             await self.open()
             assert self._link is not None
-            return await self._write(self._link, body, encoding, path)
+            return await self._write(self._link, body, headers)
         finally:
             self._unwritten_bytes = 0
             self._watch.cancel()
@@ -93,11 +90,9 @@ class HttpSlot:
         if link is not None:
             link.abort(reason)
 
-    async def _write(
-        self, link: HttpLink, body: bytes, encoding: str | None, path: str | None
-    ) -> Answer:
+    async def _write(self, link: HttpLink, body: bytes, headers: str) -> Answer:
         self._unwritten_bytes = 0
-        return await link.request(body, encoding=encoding, path=path)
+        return await link.request(body, headers)
 
     # A peer that is silent; a slow one takes bytes, even if a large request lasts minutes.
 
