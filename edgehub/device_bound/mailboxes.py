@@ -409,7 +409,7 @@ class Mailboxes:
 
     def _written(self, message: DeviceMessage) -> None:
         message.deliveries += 1
-        self._table.count(message)
+        self._table.update(message)
 
     def _settle(self, box: Mailbox, message: DeviceMessage, result: SendResult) -> None:
         box.in_flight.discard(message)
@@ -450,7 +450,7 @@ class Mailboxes:
             return self._table.remove(message)
         message.dead, message.body = f"{reason}: {detail}", b""
         self._dead[message.number] = message
-        self._table.bury(message)
+        self._table.update(message)
         log.warning(
             "device_bound.dead_letter",
             target=message.target,

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from edgehub.store.store import Store
 
 _ADD: Final = "INSERT OR REPLACE INTO device_message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_COUNT: Final = "UPDATE device_message SET deliveries = ?2 WHERE number = ?1"
-_BURY: Final = "UPDATE device_message SET dead = ?2 WHERE number = ?1"
+_UPDATE: Final = "UPDATE device_message SET deliveries = ?2, dead = ?3 WHERE number = ?1"
 _REMOVE: Final = "DELETE FROM device_message WHERE number = ?"
 
 
@@ -39,8 +38,7 @@ class DeviceMessageTable:
 
     def add(self, message: DeviceMessage) -> asyncio.Future[None]:
         """Store a message; done once it is durable."""
-        return self._change(
-            _ADD,
+        values = (
             message.number,
             message.target,
             message.priority,
@@ -52,22 +50,21 @@ class DeviceMessageTable:
             message.header(),
             message.body,
         )
+        return self._changes.add(message.number, (_ADD, values))
 
-    def count(self, message: DeviceMessage) -> None:
-        """Store how often a message was delivered."""
-        self._change(_COUNT, message.number, message.deliveries)
-
-    def bury(self, message: DeviceMessage) -> None:
-        """Store that a message is a dead letter."""
-        self._change(_BURY, message.number, message.dead)
+    def update(self, message: DeviceMessage) -> None:
+        """Store how often a message was delivered, and whether it is a dead letter."""
+        values = (message.number, message.deliveries, message.dead)
+        self._changes.add(_later(message), (_UPDATE, values))
 
     def remove(self, message: DeviceMessage) -> asyncio.Future[None]:
         """Remove a message; done once that is durable."""
-        return self._change(_REMOVE, message.number)
+        return self._changes.add(_later(message), (_REMOVE, (message.number,)))
 
-    def _change(self, sql: str, number: int, *values: object) -> asyncio.Future[None]:
-        # Several changes of one message may be in one transaction: it is stored, and sent.
-        return self._changes.add((sql, number), (sql, (number, *values)))
+
+def _later(message: DeviceMessage) -> int:
+    """Return the key of what follows in the transaction that may have stored a message too."""
+    return -message.number
 
 
 def _read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

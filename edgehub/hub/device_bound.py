@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
+import itertools
+import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,13 +82,14 @@ class DeviceBoundPart(Part):
         self._hub_id = hub_id
         self._store = store
         self._router = router
+        mark, numbers = secrets.token_hex(8), itertools.count(1)
         self.mailboxes = Mailboxes(
             DeviceMessageTable(store),
             settings,
             clock=clock,
             now_ms=store.hub_time.now_ms,
             utc_ms=lambda hub_ms: store.utc_ms(hub_ms) if store.clock_trusted else None,
-            new_id=lambda: str(uuid.uuid4()),
+            new_id=lambda: f"{mark}-{next(numbers)}",
             queues=devices.queues,
             send=partial(listener.send, topic=ClientTopic.MESSAGES),
             report=self._report,

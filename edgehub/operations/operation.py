@@ -7,9 +7,9 @@ whichever transport it came.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 from msgspec import Meta, Struct, ValidationError, convert, json
 
@@ -181,18 +181,25 @@ class Operation(Struct, frozen=True, kw_only=True):
             ArgumentError: An argument is not as declared.
             EdgeHubError: It cannot be done; the text says why.
         """
-        names = [argument.name for argument in self.arguments]
-        for name in given:
-            if name not in names:
-                known = f"it takes {', '.join(names)}" if names else "it takes none"
-                raise ArgumentError(f"{self.name} has no argument `{name}`; {known}")
         arguments: dict[str, Any] = {}
+        known = 0
         for argument in self.arguments:
-            if argument.name in given or argument.required:
-                arguments[argument.name] = argument.check(given.get(argument.name))
-            if argument.default is not None and arguments.get(argument.name) is None:
-                arguments[argument.name] = argument.default
+            name = argument.name
+            value = None
+            if name in given or argument.required:
+                known += name in given
+                value = arguments[name] = argument.check(given.get(name))
+            if value is None and argument.default is not None:
+                arguments[name] = argument.default
+        if known < len(given):
+            self._refuse_unknown(given)
         return await self.handler(**arguments)
+
+    def _refuse_unknown(self, given: Collection[str]) -> NoReturn:
+        names = [argument.name for argument in self.arguments]
+        name = next(each for each in given if each not in names)
+        known = f"it takes {', '.join(names)}" if names else "it takes none"
+        raise ArgumentError(f"{self.name} has no argument `{name}`; {known}")
 
     @property
     def place(self) -> Resource:

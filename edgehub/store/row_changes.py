@@ -52,23 +52,18 @@ class RowChanges:
             statement: SQL and its values; it may run again when its transaction is repeated.
             settle: Called with 0 and why it is refused, None = it is on disk.
         """
-        writer = self._writer
-        with writer.together() as transaction:
-            if (
-                self._written is None
-                or self._written.done()
-                or transaction is not self._transaction
-            ):
-                self._transaction = transaction
+        writer, written = self._writer, self._written
+        if written is None or written.done() or writer.group is not self._transaction:
+            with writer.together() as self._transaction:
                 self._statements = {}
                 self._waiters = []
                 write = partial(execute_all, self._statements)
-                self._written = writer.transact(write, commit_now=self._commit_now)
-                self._written.add_done_callback(partial(_settle, self._event, self._waiters))
-            self._statements[key] = statement
-            if settle is not None:
-                self._waiters.append(settle)
-        return self._written
+                written = self._written = writer.transact(write, commit_now=self._commit_now)
+                written.add_done_callback(partial(_settle, self._event, self._waiters))
+        self._statements[key] = statement
+        if settle is not None:
+            self._waiters.append(settle)
+        return written
 
     def wait(self, settle: Settle) -> None:
         """Call `settle` once the last changes are on disk, at once if they are."""

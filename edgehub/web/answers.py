@@ -48,7 +48,7 @@ class ApiAnswer(Struct, frozen=True):
             is_last: Whether the connection ends with it.
         """
         lines = (
-            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
+            f"HTTP/1.1 {self.status:d} {self.status.phrase}\r\n"
             f"Content-Type: {self.media_type}\r\nContent-Length: {len(self.body)}\r\n"
         )
         for name, value in (self.headers or {}).items():

@@ -120,7 +120,7 @@ class Gate:
                 token=request.principal.name,
                 method=request.verb,
                 path=request.path[:200],
-                status=answer.status.value,
+                status=int(answer.status),
             )
         return answer
 
@@ -138,7 +138,7 @@ class Gate:
 
     def written(self, answer: ApiAnswer, *, has_body: bool = True, is_last: bool) -> bytes:
         """Count an answer, and return it as it is sent."""
-        self.answers[answer.status.value] += 1
+        self.answers[answer.status] += 1
         return answer.written(self._date.line(), has_body=has_body, is_last=is_last)
 
     def _read_head(self, request: ApiRequest) -> None:

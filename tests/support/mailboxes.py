@@ -31,11 +31,8 @@ class MemoryTable:
         self.rows[message.number] = message
         return self._future()
 
-    def count(self, message):
-        """See `DeviceMessageTable`; messages are shared."""
-
-    def bury(self, message):
-        """See `count`."""
+    def update(self, message):
+        """Do nothing: messages are shared with the caller."""
 
     def remove(self, message):
         """Remove a message."""
