@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 LOOK_S: Final = 5.0
 """How often the owners of devices with messages are asked for, unless something changes."""
 
-OWNER_S: Final = 2.0
-"""So long the answer to a sender waits for the name of the owner."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -96,17 +93,6 @@ class Handover:
         """Look soon, if messages wait for a device that this hub does not own."""
         if self._flags.of(device_id) is not Ownership.OWNER and self._mailboxes.of(device_id):
             self._due.set()
-
-    async def owner(self, device_id: str) -> str | None:
-        """Return the other hub that owns a device; None = this one, none, or not known now."""
-        if self._flags.of(device_id) is Ownership.OWNER:
-            return None
-        try:
-            async with deadline(self._clock, OWNER_S):
-                owner = await self._coordinator.owner_of(device_id)
-        except (TimeoutError, CoordinatorUnreachableError):
-            return None
-        return None if owner in {"", self._hub_id} else owner
 
     async def run(self) -> None:
         """Hand messages on until cancelled."""

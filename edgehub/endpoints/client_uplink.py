@@ -142,6 +142,7 @@ class ClientUplink:
         rid: str | None = None,
         version: str | None = None,
         at_ms: int | None = None,
+        failed: bool = False,
     ) -> None:
         """Send a request or an answer about a client for which the hub speaks at the peer."""
         if self._link is None:
@@ -151,10 +152,10 @@ class ClientUplink:
             client = own_id if client_id == self._hub_id else client_id
             start = f"{OF_CLIENTS}{client}/"
         else:
-            # Versions and times in requests are understood between hubs, and break the topic for
-            # others.
-            start, version, at_ms = OWN, None, None
-        topic = start + client_levels(path, name, rid=rid, version=version, at_ms=at_ms)
+            # What hubs say to each other beyond the dialect breaks the topic for others.
+            start, version, at_ms, failed = OWN, None, None, False
+        levels = client_levels(path, name, rid=rid, version=version, at_ms=at_ms, failed=failed)
+        topic = start + levels
         if self._by_hub(client_id):
             properties = NO_PROPERTIES if connection.level >= LEVEL_5 else b""
             connection.write(publish(topic.encode(), body, 0, qos=0, properties=properties))

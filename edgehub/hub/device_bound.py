@@ -94,6 +94,7 @@ class DeviceBoundPart(Part):
             send=partial(listener.send, topic=ClientTopic.MESSAGES),
             report=self._report,
         )
+        self._other_owner = devices.other_owner
         self._handover: Handover | None = None
         if devices.requests is not None:
             self._handover = Handover(
@@ -187,7 +188,7 @@ class DeviceBoundPart(Part):
 
     def operations(self) -> Sequence[Operation]:
         """Return what is asked of messages to devices."""
-        return DeviceMessageOperations(self._store, self.mailboxes, self._handover).table()
+        return DeviceMessageOperations(self._store, self.mailboxes, self._other_owner).table()
 
     def losses(self) -> list[Loss]:
         """Return what devices did not get since the start."""

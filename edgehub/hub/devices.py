@@ -68,6 +68,9 @@ if TYPE_CHECKING:
 CATCH_UP_S: Final = 2.0
 """So long a start waits for the coordinator; without an answer the flags hold as they were."""
 
+OWNER_S: Final = 2.0
+"""So long an answer waits for the name of the owner of a device."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -181,6 +184,17 @@ class DevicesPart(Part):
     def elects(self) -> bool:
         """Whether numbered messages are elected."""
         return self._settings.affinity.coordinator != "off"
+
+    async def other_owner(self, device_id: str) -> str | None:
+        """Return the other hub that owns a device; None = this one, none, or not known now."""
+        if self._flags.of(device_id) is Ownership.OWNER:
+            return None
+        try:
+            async with deadline(self._clock, OWNER_S):
+                owner = await self.coordinator.owner_of(device_id)
+        except (TimeoutError, CoordinatorUnreachableError):
+            return None
+        return None if owner in {"", self._hub_id} else owner
 
     async def lorawan_devices(self) -> AsyncIterator[StoredDevice]:
         """Yield the registered LoRaWAN devices.

@@ -6,18 +6,22 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from edgehub.devices.request_queue import RequestKind
 from edgehub.heads.mqtt.topics import ClientTopic
 from edgehub.hub.part import Part
 from edgehub.message import FailureKind
-from edgehub.methods.methods import TIMEOUT_MAX_S, MethodCall, MethodError, Methods
+from edgehub.methods.methods import (
+    TIMEOUT_MAX_S,
+    MethodCall,
+    MethodError,
+    Methods,
+    failure_document,
+)
 from edgehub.mqtt.client_topics import METHOD_CALL, METHOD_RESULT
 from edgehub.operations.methods import MethodOperations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.request_queues import RequestQueues
@@ -39,6 +43,7 @@ class MethodsPart(Part):
         queues: The request queues of devices.
         uplink: Calls of the peer upstream.
         clock: For time-outs.
+        owner: Returns the other hub that owns a device, None = there is none.
 
     Attributes:
         methods: Calls them.
@@ -54,13 +59,14 @@ class MethodsPart(Part):
         queues: RequestQueues,
         uplink: ClientUplink,
         clock: Clock,
+        owner: Callable[[str], Awaitable[str | None]],
     ) -> None:
         self._clients = clients
         self._queues = queues
         self._uplink = uplink
         self._tasks = asyncio.TaskGroup()
         self._runs = False
-        self.methods = Methods(self, clock)
+        self.methods = Methods(self, clock, owner)
         clients.serve("methods", self._take)
         uplink.serve("methods", self._called)
         clients.hub_changed.append(self.methods.listening_changed)
@@ -118,7 +124,13 @@ class MethodsPart(Part):
         self.methods.listening_changed(client_id, listens)
 
     def _take(self, request: RoutedRequest, settle: Settle, token: int) -> None:
-        self.methods.answered(request.way, request.request_id, request.name, request.body)
+        self.methods.answered(
+            request.way,
+            request.request_id,
+            request.name,
+            request.body,
+            failed=request.way.of_hub and request.parameters.get("$failed") == "true",
+        )
         settle(token, None)
 
     def _called(self, client_id: str, path: ClientPath, body: bytes) -> None:
@@ -129,9 +141,11 @@ class MethodsPart(Part):
             self._tasks.create_task(self._call(client_id, call, request_id))
 
     async def _call(self, client_id: str, call: MethodCall, request_id: str) -> None:
+        failed = False
         try:
             status, payload = await self.methods.call(client_id, call)
         except MethodError as error:
-            status = error.status
-            payload = orjson.dumps({"errorCode": status, "message": str(error)})
-        self._uplink.send(client_id, METHOD_RESULT, str(status), payload, rid=request_id)
+            status, payload, failed = error.status, failure_document(error), True
+        self._uplink.send(
+            client_id, METHOD_RESULT, str(status), payload, rid=request_id, failed=failed
+        )

@@ -181,12 +181,18 @@ async def build_parts(  # noqa: PLR0913 - what a hub has one of, each by name
         queues=devices.queues,
         uplink=uplink,
         clock=clock,
+        owner=devices.other_owner,
     )
     upstream_manifest = UpstreamManifestPart(
         configuration, hub_id=hub_id, twins=twins.twins, uplink=manifest, routes=routes
     )
     methods = MethodsPart(
-        listener=listener, clients=clients, queues=devices.queues, uplink=uplink, clock=clock
+        listener=listener,
+        clients=clients,
+        queues=devices.queues,
+        uplink=uplink,
+        clock=clock,
+        owner=devices.other_owner,
     )
     http = HttpPart(
         configuration,

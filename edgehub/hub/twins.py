@@ -27,7 +27,7 @@ from edgehub.twins.table import TwinTable
 from edgehub.twins.twins import ClientTwins
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
@@ -73,6 +73,7 @@ class TwinsPart(Part):
         queues: The request queues of devices.
         uplink: Twins at the peer upstream.
         clock: For time-outs.
+        owner: Returns the other hub that owns a device, None = there is none.
 
     Attributes:
         twins: The twins of the hub's clients.
@@ -93,7 +94,9 @@ class TwinsPart(Part):
         queues: RequestQueues,
         uplink: ClientUplink,
         clock: Clock,
+        owner: Callable[[str], Awaitable[str | None]],
     ) -> None:
+        self._owner = owner
         self._hub_id = hub_id
         self._settings = settings
         self._is_upstream = twins_upstream(settings, hub_id)
@@ -172,6 +175,7 @@ class TwinsPart(Part):
             self.twins,
             is_known=self._is_known,
             is_owned=self._is_owned,
+            owner=self._other_hub,
         ).table()
 
     def _is_known(self, client_id: str) -> bool:
@@ -187,6 +191,12 @@ class TwinsPart(Part):
                 if (scope := entry.scope()) is not None
             )
         )
+
+    async def _other_hub(self, client_id: str) -> str | None:
+        """Return the other hub that owns the device of a client, None = none, or it is here."""
+        if self._listener.context.sessions.get(client_id) is not None:
+            return None
+        return await self._owner(client_id.partition("/")[0])
 
     def _is_owned(self, client_id: str) -> bool:
         return self._is_upstream(client_id)
@@ -229,7 +239,7 @@ class TwinsPart(Part):
             self._refuse(request, _NO_ROOM)
             settle(token, None)
             return
-        known = request.version if request.way.of_hub else ""
+        known = request.parameters.get("$version") if request.way.of_hub else None
         if known and known != str(self.twins.get(request.client_id).reported_version):
             self._refuse(request, _OTHERS_FIRST)
             settle(token, None)
@@ -246,7 +256,7 @@ class TwinsPart(Part):
 
     def _show(self, request: RoutedRequest) -> None:
         twin = self.twins.get(request.client_id)
-        if request.version == twin.versions:
+        if request.parameters.get("$version") == twin.versions:
             self._clients.answer(request, NOT_MODIFIED, b"")
         else:
             self._clients.answer(request, _OK, twin.for_client(of_hub=request.way.of_hub))
@@ -270,7 +280,7 @@ class TwinsPart(Part):
     def _time_of(self, request: RoutedRequest) -> int | None:
         """Return the UTC of a report, None = it is not known."""
         if request.way.of_hub:
-            return whole_number(request.at) or None
+            return whole_number(request.parameters.get("$at", "")) or None
         store = self._store
         return store.utc_ms(store.hub_time.now_ms()) if store.clock_trusted else None
 

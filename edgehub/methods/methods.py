@@ -19,7 +19,7 @@ from edgehub.devices.deadline import deadline
 from edgehub.errors import EdgeHubError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from edgehub.clock import Clock
 
@@ -32,7 +32,9 @@ RESPONSE_TIMEOUT_S: Final = 30
 RESPONSE_TIMEOUT_MIN_S: Final = 5
 TIMEOUT_MAX_S: Final = 300
 
+REASON_MAX: Final = 500
 NOT_CONNECTED: Final = 404
+_NO_ANSWER: Final = 504
 _NAME: Final = re.compile(r"[^/+#\s\x00-\x1f\x7f]{1,100}").fullmatch
 
 
@@ -51,8 +53,7 @@ class MethodError(EdgeHubError):
 class MethodNotConnectedError(MethodError):
     """The client is not connected, or does not listen to calls."""
 
-    def __init__(self, client_id: str) -> None:
-        reason = f"{client_id} is not connected, or has not subscribed to $iothub/methods/POST/#"
+    def __init__(self, reason: str) -> None:
         super().__init__(NOT_CONNECTED, reason)
 
 
@@ -60,7 +61,7 @@ class MethodTimeoutError(MethodError):
     """The client may have carried out the call; its answer did not come."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(504, reason)
+        super().__init__(_NO_ANSWER, reason)
 
 
 class MethodResult(NamedTuple):
@@ -153,14 +154,18 @@ class Methods:
     Args:
         ways: To the clients.
         clock: For time-outs.
+        owner: Returns the other hub that owns a device, None = there is none.
 
     Attributes:
         open_calls: How many are open.
     """
 
-    def __init__(self, ways: MethodWays, clock: Clock) -> None:
+    def __init__(
+        self, ways: MethodWays, clock: Clock, owner: Callable[[str], Awaitable[str | None]]
+    ) -> None:
         self._ways = ways
         self._clock = clock
+        self._owner = owner
         self._numbers = itertools.count(1)
         self.open_calls = 0
         # By request id: the way, and the answer.
@@ -200,8 +205,24 @@ class Methods:
             if way.listener == listener and not answer.done():
                 answer.set_exception(_disconnected(listener))
 
-    def answered(self, way: MethodWay, request_id: str, status: str, payload: bytes) -> None:
-        """Record an answer; one that no open call waits for is ignored."""
+    def answered(
+        self,
+        way: MethodWay,
+        request_id: str,
+        status: str,
+        payload: bytes,
+        *,
+        failed: bool = False,
+    ) -> None:
+        """Record an answer; one that no open call waits for is ignored.
+
+        Args:
+            way: By which it came.
+            request_id: Of the call.
+            status: Of the answer.
+            payload: Of the answer.
+            failed: It is that of a hub behind which the client has not answered.
+        """
         expected, answer = self._calls.get(request_id, (None, None))
         if answer is None or answer.done() or expected != way:
             return
@@ -209,24 +230,39 @@ class Methods:
             answer.set_exception(MethodError(400, f"answered with status {status[:20]!a}"))
         elif len(payload) > PAYLOAD_BYTES_MAX:
             answer.set_exception(MethodError(413, f"answered with {len(payload)} bytes"))
+        elif failed and int(status) in _FAILURES:
+            answer.set_exception(_failure(int(status), payload))
         else:
             answer.set_result(MethodResult(int(status), payload))
 
     async def _call(self, client_id: str, call: MethodCall) -> MethodResult:
         refused: MethodResult | None = None
+        absent: MethodNotConnectedError | None = None
         for way in await self._connected(client_id, call.connect_timeout_s):
             try:
                 result = await self._by(way, client_id, call)
             except _NotSentError:
                 continue
+            except MethodNotConnectedError as error:
+                absent = absent or error
+                continue
             if result.status != NOT_CONNECTED:
                 return result
-            # A hub behind which the client is not; or the client's own answer, which stands if
-            # there is no other.
+            # The client's own answer, which stands if there is no other.
             refused = refused or result
         if refused is None:
-            raise MethodNotConnectedError(client_id)
+            raise absent or await self._not_connected(client_id)
         return refused
+
+    async def _not_connected(self, client_id: str) -> MethodNotConnectedError:
+        owner = await self._owner(client_id.partition("/")[0])
+        if owner is not None:
+            return MethodNotConnectedError(
+                f"{client_id} is with the hub {owner}; call its methods there"
+            )
+        return MethodNotConnectedError(
+            f"{client_id} is not connected, or has not subscribed to $iothub/methods/POST/#"
+        )
 
     async def _connected(self, client_id: str, timeout_s: float) -> Sequence[MethodWay]:
         found = self._ways.ways(client_id)
@@ -243,7 +279,7 @@ class Methods:
                         self._waiting.discard(changed)
                     found = self._ways.ways(client_id)
         except TimeoutError:
-            raise MethodNotConnectedError(client_id) from None
+            return ()
         return found
 
     async def _by(self, way: MethodWay, client_id: str, call: MethodCall) -> MethodResult:
@@ -272,6 +308,25 @@ class Methods:
 _RESPONSE: Final = "responseTimeoutInSeconds"
 _CONNECT: Final = "connectTimeoutInSeconds"
 _KEYS: Final = frozenset({"methodName", "payload", _RESPONSE, _CONNECT})
+
+
+_FAILURES: Final = frozenset({400, 404, 413, 429, 504})
+
+
+def failure_document(error: MethodError) -> bytes:
+    """Return why there is no answer, as a hub passes it on to the caller."""
+    return orjson.dumps({"errorCode": error.status, "message": str(error)})
+
+
+def _failure(status: int, payload: bytes) -> MethodError:
+    """Read what `failure_document` wrote."""
+    try:
+        reason = str(orjson.loads(payload)["message"])[:REASON_MAX]
+    except (ValueError, TypeError, KeyError):
+        reason = "the hub of the client gives no reason"
+    if status == NOT_CONNECTED:
+        return MethodNotConnectedError(reason)
+    return MethodTimeoutError(reason) if status == _NO_ANSWER else MethodError(status, reason)
 
 
 def _disconnected(client_id: str) -> MethodError:

@@ -45,7 +45,7 @@ class ClientPath(NamedTuple):
         client: `<device>` or `<device>/<module>` that it is about, empty = its publisher.
         path: One of the constants above.
         name: Status of a result, or name of a method; empty = the path has none.
-        parameters: Those of its last level, `$rid`, `$version` and `$at`.
+        parameters: Those of its last level, `$rid`, `$version`, `$at` and `$failed`.
     """
 
     client: str
@@ -72,9 +72,15 @@ def client_levels(
     rid: str | None = None,
     version: int | str | None = None,
     at_ms: int | None = None,
+    failed: bool = False,
 ) -> str:
     """Build the levels of a topic behind its client."""
-    given = (("$rid", rid), ("$version", version), ("$at", at_ms))
+    given = (
+        ("$rid", rid),
+        ("$version", version),
+        ("$at", at_ms),
+        ("$failed", "true" if failed else None),
+    )
     last = "&".join(f"{key}={value}" for key, value in given if value is not None)
     return f"{path}/{name}/?{last}" if name else f"{path}/?{last}"
 

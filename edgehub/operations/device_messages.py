@@ -21,14 +21,14 @@ from edgehub.operations.arguments import document as json_value
 from edgehub.operations.operation import Argument, ArgumentError, ArgumentKind, Operation, Resource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from edgehub.device_bound.handover import Handover
     from edgehub.device_bound.mailboxes import Mailboxes
     from edgehub.device_bound.message import DeviceMessage
     from edgehub.store.store import Store
 
     Arguments = Mapping[str, Any]
+    Owner = Callable[[str], Awaitable[str | None]]
 
 BODY_BYTES_MAX: Final = 262_144
 ID_CHARS_MAX: Final = 128
@@ -104,15 +104,15 @@ class DeviceMessageOperations:
     Args:
         store: Knows times.
         mailboxes: The messages.
-        handover: Hands messages on to the hubs that own their devices, None = there are no others.
+        owner: Returns the other hub that owns a device, None = there is none.
     """
 
-    __slots__ = ("_handover", "_mailboxes", "_store")
+    __slots__ = ("_mailboxes", "_owner", "_store")
 
-    def __init__(self, store: Store, mailboxes: Mailboxes, handover: Handover | None) -> None:
+    def __init__(self, store: Store, mailboxes: Mailboxes, owner: Owner) -> None:
         self._store = store
         self._mailboxes = mailboxes
-        self._handover = handover
+        self._owner = owner
 
     def table(self) -> list[Operation]:
         """Return every operation."""
@@ -185,9 +185,6 @@ class DeviceMessageOperations:
     ) -> dict[str, Any]:
         purged = await self._mailboxes.purge(client_of(**client), message_id, dead=dead)
         return {"purged": purged}
-
-    async def _owner(self, device_id: str) -> str | None:
-        return None if self._handover is None else await self._handover.owner(device_id)
 
     def _documents(self, messages: list[DeviceMessage]) -> list[dict[str, Any]]:
         return [

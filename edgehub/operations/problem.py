@@ -38,7 +38,7 @@ from edgehub.sync.faults import (
     StorageUnavailableError,
     UnknownTenantError,
 )
-from edgehub.twins.document import TwinError, TwinOwnedError
+from edgehub.twins.document import TwinElsewhereError, TwinError, TwinOwnedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,6 +167,7 @@ PROBLEMS: Final[tuple[tuple[type[EdgeHubError], HTTPStatus, str, str], ...]] = (
         "owned_upstream",
         "set it there, or write twins = false in [upstream]",
     ),
+    (TwinElsewhereError, HTTPStatus.CONFLICT, "other_hub", ""),
     (TwinError, HTTPStatus.UNPROCESSABLE_ENTITY, "twin_refused", ""),
     (MethodNotConnectedError, HTTPStatus.NOT_FOUND, "not_connected", ""),
     (MethodTimeoutError, HTTPStatus.GATEWAY_TIMEOUT, "no_answer", "it may have been carried out"),

@@ -12,11 +12,11 @@ from edgehub.operations.arguments import CLIENT, client_of, document, page_of, p
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation, Resource
 from edgehub.operations.results import twins as results
 from edgehub.store.failure import settling
-from edgehub.twins.document import TwinOwnedError, check_patch
+from edgehub.twins.document import TwinElsewhereError, TwinOwnedError, check_patch
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from edgehub.message import Refusal
     from edgehub.twins.twins import ClientTwins
@@ -31,6 +31,7 @@ class TwinOperations:
         twins: The twins of the hub's clients.
         is_known: Returns whether there is a client of an id, with or without a twin.
         is_owned: Returns whether the peer upstream says what is desired of a client.
+        owner: Returns the other hub with which a client is, None = none is known.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class TwinOperations:
         *,
         is_known: Callable[[str], bool],
         is_owned: Callable[[str], bool],
+        owner: Callable[[str], Awaitable[str | None]],
     ) -> None:
         self._twins = twins
         self._is_known = is_known
         self._is_owned = is_owned
+        self._owner = owner
 
     def table(self) -> list[Operation]:
         """Return every operation."""
@@ -95,13 +98,17 @@ class TwinOperations:
         return {"twins": list(map(self._row, shown)), "next": after}
 
     async def _show(self, **client: Any) -> dict[str, Any]:
-        return self._document(self._known(client_of(**client)))
+        client_id = client_of(**client)
+        return self._document(client_id, await self._other_hub(client_id))
 
     async def _set(self, *, patch: Any, **client: Any) -> dict[str, Any]:
-        client_id = self._known(client_of(**client))
+        client_id = client_of(**client)
+        owner = await self._other_hub(client_id)
         desired, tags = _sections(patch)
         if desired and self._is_owned(client_id):
             raise TwinOwnedError(client_id)
+        if desired and owner is not None:
+            raise TwinElsewhereError(client_id, owner)
         before = self._twins.get(client_id)
         twin = before.desire(desired) if desired else before
         twin = twin.tag(tags) if tags else twin
@@ -109,7 +116,7 @@ class TwinOperations:
             settle, settled = settling()
             self._twins.put(client_id, twin, settle, patch=desired)
             await _stored(settled)
-        return self._document(client_id)
+        return self._document(client_id, owner)
 
     async def _remove(self, **client: Any) -> dict[str, Any]:
         client_id = client_of(**client)
@@ -119,13 +126,22 @@ class TwinOperations:
             await _stored(settled)
         return {"client_id": client_id, "removed": removed}
 
-    def _known(self, client_id: str) -> str:
+    async def _other_hub(self, client_id: str) -> str | None:
+        """Return the other hub with which a client that is known is.
+
+        Raises:
+            NotFoundError: It is not known.
+            TwinElsewhereError: It is known to be with another hub alone.
+        """
+        owner = await self._owner(client_id)
         if not self._is_known(client_id):
+            if owner is not None:
+                raise TwinElsewhereError(client_id, owner)
             raise NotFoundError(
                 f"there is no client {client_id}: it has no identity and no twin, and is not "
                 "connected (connect it, or add it with `edgehub identity add`)"
             )
-        return client_id
+        return owner
 
     def _row(self, client_id: str) -> dict[str, Any]:
         twin = self._twins.get(client_id)
@@ -135,7 +151,7 @@ class TwinOperations:
             "reported_version": twin.reported_version,
         }
 
-    def _document(self, client_id: str) -> dict[str, Any]:
+    def _document(self, client_id: str, owner: str | None) -> dict[str, Any]:
         twin = self._twins.get(client_id)
         device_id, _, module_id = client_id.partition("/")
         return {
@@ -146,6 +162,7 @@ class TwinOperations:
                 "desired": {**twin.desired, "$version": twin.desired_version},
                 "reported": {**twin.reported, "$version": twin.reported_version},
             },
+            "owner": owner,
         }
 
 

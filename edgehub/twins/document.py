@@ -60,6 +60,13 @@ class TwinOwnedError(TwinError):
         super().__init__(409, f"what is desired of {client_id} is set at the peer upstream")
 
 
+class TwinElsewhereError(TwinError):
+    """Another hub owns the device of a client."""
+
+    def __init__(self, client_id: str, owner: str) -> None:
+        super().__init__(409, f"{client_id} is with the hub {owner}, which has its twin")
+
+
 class ClientTwin(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One twin.
 

@@ -126,6 +126,10 @@ def basic(identity_id: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{identity_id}:{password}".encode()).decode()
 
 
+async def no_owner(_device_id: str) -> None:
+    """Return that no other hub owns a device."""
+
+
 class NoWays:
     """Ways to no client."""
 
@@ -158,7 +162,7 @@ async def running(
         refused=router.refused,
         identities=identities,
         hub_path=HubPath(STORE_ID),
-        methods=Methods(NoWays(), clock),
+        methods=Methods(NoWays(), clock, no_owner),
     )
     head = HttpHead(context, tls)
     await head.open()

@@ -24,7 +24,7 @@ from edgehub.mqtt.client_topics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from edgehub.heads.head import Settle
     from edgehub.heads.mqtt.listener import MqttListener
@@ -72,9 +72,7 @@ class RoutedRequest(NamedTuple):
         path: What is requested; see `edgehub.mqtt.client_topics`.
         name: Status of a result, else empty.
         request_id: That the answer repeats, empty = no answer is wanted.
-        version: Of the twin that its sender has, as `ClientTwin.versions`, of a report that of the
-            reported properties; empty = not said.
-        at: UTC of a report in milliseconds, as a hub says it; empty = not said.
+        parameters: What else the last level of its topic says.
         body: Payload.
     """
 
@@ -83,8 +81,7 @@ class RoutedRequest(NamedTuple):
     path: str
     name: str
     request_id: str
-    version: str
-    at: str
+    parameters: Mapping[str, str]
     body: bytes
 
 
@@ -172,8 +169,7 @@ class ClientRoutes:
                 path=parsed.path,
                 name=parsed.name,
                 request_id=parsed.parameters.get("$rid", ""),
-                version=parsed.parameters.get("$version", ""),
-                at=parsed.parameters.get("$at", ""),
+                parameters=parsed.parameters,
                 body=request.body,
             )
             self._takers[parsed.path.partition("/")[0]](found, settle, token)

@@ -32,12 +32,15 @@ class TwinDocument(TypedDict):
     Attributes:
         moduleId: Null = the device itself.
         properties: `desired` and `reported`, each with its `$version`.
+        owner: Hub that owns the device, which has its newest twin; null = this hub, or none is
+            known now.
     """
 
     deviceId: str
     moduleId: str | None
     tags: dict[str, Any]
     properties: dict[str, Any]
+    owner: str | None
 
 
 class RemovedTwin(TypedDict):

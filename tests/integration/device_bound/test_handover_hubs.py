@@ -13,8 +13,10 @@ from paho.mqtt.properties import Properties
 from edgehub.devices.identity_file import Identity, changing
 from edgehub.devices.passwords import PasswordHash
 from edgehub.hub.hub import Hub
+from edgehub.methods.methods import MethodNotConnectedError
 from edgehub.operations.operation import ArgumentError
 from edgehub.settings import Settings
+from edgehub.twins.document import TwinElsewhereError
 from tests.support.redis import RedisServer
 from tests.support.serving import serving
 
@@ -115,6 +117,14 @@ async def test_a_message_goes_to_the_hub_that_owns_the_device(tmp_path, redis):
         assert await waiting(b) == []
         shown = [await hub.operations["device messages"]({"device_id": "d"}) for hub in (a, b)]
         assert [each["owner"] for each in shown] == [None, "a"]
+        patch = {"properties": {"desired": {"x": 1}}}
+        for name, arguments in (("show", {}), ("set", {"patch": patch})):
+            with pytest.raises(TwinElsewhereError, match="d is with the hub a"):
+                await b.operations[f"twin {name}"]({"device_id": "d", **arguments})
+            twin = await a.operations[f"twin {name}"]({"device_id": "d", **arguments})
+            assert twin["owner"] is None
+        with pytest.raises(MethodNotConnectedError, match="hub a; call its methods there"):
+            await b.operations["method invoke"]({"device_id": "d", "call": {"methodName": "m"}})
 
 
 async def test_messages_wait_for_a_stopped_owner_and_follow_the_device(tmp_path, redis):

@@ -27,7 +27,16 @@ from edgehub.mqtt.hub_path import HubPath
 from edgehub.mqtt.shared_access import SharedAccessKey
 from edgehub.settings import HttpSettings
 from tests.support.certificates import Authority
-from tests.support.http_head import BATCH, EVENTS, STORE_ID, NoWays, basic, request, running
+from tests.support.http_head import (
+    BATCH,
+    EVENTS,
+    STORE_ID,
+    NoWays,
+    basic,
+    no_owner,
+    request,
+    running,
+)
 from tests.support.ports import free_port
 from tests.support.scripted_router import ScriptedRouter
 
@@ -838,6 +847,6 @@ def make_head(settings: HttpSettings) -> HttpHead:
         refused=ScriptedRouter().refused,
         identities=Identities(lambda: None),
         hub_path=HubPath(STORE_ID),
-        methods=Methods(NoWays(), ManualClock()),
+        methods=Methods(NoWays(), ManualClock(), no_owner),
     )
     return HttpHead(context)

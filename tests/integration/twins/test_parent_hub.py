@@ -282,21 +282,30 @@ async def test_a_client_of_another_name_stays_with_its_hub(family: Family) -> No
 
 
 async def test_methods_are_called_through_the_child(family: Family) -> None:
-    """The answer comes back to the caller; a device that is not there is not found."""
-    async with (
-        family.parent() as parent,
-        family.child() as child,
-        twin_client(child.mqtt_port, "leaf-1") as client,
-    ):
-        call = {"methodName": "reboot", "payload": {"in_s": 1}}
-        task = asyncio.create_task(parent.call("method invoke", device_id="leaf-1", call=call))
-        received = await client.call()
-        assert (received.name, received.payload) == ("reboot", {"in_s": 1})
-        client.respond(received, 202, ["yes"])
-        assert await task == {"status": 202, "payload": ["yes"]}
-        answer = await parent.call("method invoke", device_id="leaf-9", call=call)
-        assert answer["status"] == 404
-        assert "not connected" in answer["payload"]["message"]
+    """The answer comes back to the caller; without one the problem is that of a call there."""
+    call = {"methodName": "reboot", "payload": {"in_s": 1}}
+
+    def calling(parent: BrokerHub, device_id: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(parent.call("method invoke", device_id=device_id, call=call))
+
+    async with family.parent() as parent, family.child() as child:
+        async with twin_client(child.mqtt_port, "leaf-1") as client:
+            task = calling(parent, "leaf-1")
+            received = await client.call()
+            assert (received.name, received.payload) == ("reboot", {"in_s": 1})
+            client.respond(received, 202, ["yes"])
+            assert await task == {"status": 202, "payload": ["yes"]}
+            task = calling(parent, "leaf-1")
+            client.respond(await client.call(), 404, "no such method")
+            assert await task == {"status": 404, "payload": "no such method"}
+            task = calling(parent, "leaf-1")
+            await client.call()
+        with pytest.raises(CommandError, match="leaf-1 disconnected") as caught:
+            await task
+        assert caught.value.problem["status"] == 504
+        with pytest.raises(CommandError, match="leaf-9 is not connected") as caught:
+            await calling(parent, "leaf-9")
+        assert caught.value.problem["status"] == 404
 
 
 async def test_the_child_has_a_twin_of_its_own(family: Family) -> None:

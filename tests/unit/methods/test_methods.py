@@ -16,6 +16,7 @@ from edgehub.methods.methods import (
     MethodNotConnectedError,
     Methods,
     MethodTimeoutError,
+    failure_document,
 )
 
 if TYPE_CHECKING:
@@ -55,8 +56,13 @@ class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.ways = Ways()
-        self.methods = Methods(self.ways, self.clock)
+        self.owners: dict[str, str] = {}
+        self.methods = Methods(self.ways, self.clock, self.owner)
         self.own = Way("d", "d")
+
+    async def owner(self, device_id: str) -> str | None:
+        """Return the other hub that owns a device."""
+        return self.owners.get(device_id)
 
     async def begin(self, **given: Any) -> asyncio.Task[Any]:
         """Begin a call and let it get as far as it can."""
@@ -65,10 +71,17 @@ class Bench:
         await turns()
         return task
 
-    def answer(self, status: str = "200", payload: bytes = b"1", way: Way | None = None) -> None:
+    def answer(
+        self,
+        status: str = "200",
+        payload: bytes = b"1",
+        way: Way | None = None,
+        *,
+        failed: bool = False,
+    ) -> None:
         """Answer the last call."""
         sent_way, _, request_id = self.ways.sent[-1]
-        self.methods.answered(way or sent_way, request_id, status, payload)
+        self.methods.answered(way or sent_way, request_id, status, payload, failed=failed)
 
     async def after(self, seconds: float) -> None:
         """Let time pass."""
@@ -182,6 +195,58 @@ async def test_a_bad_answer_is_an_error_of_the_call(
     bench.answer(status, payload)
     with pytest.raises(MethodError, match=said):
         await task
+
+
+@pytest.mark.parametrize("error", [MethodTimeoutError("silent"), MethodError(413, "too large")])
+async def test_a_failure_behind_a_hub_is_that_of_the_call(bench: Bench, error: MethodError) -> None:
+    """It is an error with the same status and reason, and no answer of the client."""
+    task = await bench.begin()
+    bench.answer(str(error.status), failure_document(error), failed=True)
+    with pytest.raises(type(error), match=str(error)) as caught:
+        await task
+    assert caught.value.status == error.status
+
+
+async def test_a_hub_behind_which_a_client_is_not_is_passed_over(bench: Bench) -> None:
+    """The next one is called; without another one the call fails as it did there."""
+    bench.ways.open[:] = [Way("north", "d"), Way("south", "d")]
+    absent = failure_document(MethodNotConnectedError("d is away"))
+    task = await bench.begin()
+    bench.answer("404", absent, failed=True)
+    await turns()
+    bench.answer("200")
+    assert (await task).status == 200
+    task = await bench.begin()
+    for _ in range(2):
+        bench.answer("404", absent, failed=True)
+        await turns()
+    with pytest.raises(MethodNotConnectedError, match="d is away"):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("status", "payload", "outcome"),
+    [("404", b"[]", "no reason"), ("504", b"no JSON", "no reason"), ("999", b"1", (999, b"1"))],
+)
+async def test_a_failure_without_a_reason_or_a_known_status(
+    bench: Bench, status: str, payload: bytes, outcome: object
+) -> None:
+    """What a hub says may be anything."""
+    task = await bench.begin()
+    bench.answer(status, payload, failed=True)
+    if isinstance(outcome, str):
+        with pytest.raises(MethodError, match=outcome):
+            await task
+    else:
+        assert await task == outcome
+
+
+async def test_a_client_of_another_hub_is_named_with_it(bench: Bench) -> None:
+    """The caller learns where to call."""
+    bench.ways.open.clear()
+    bench.owners["d"] = "hub-b"
+    with pytest.raises(MethodNotConnectedError, match="hub-b"):
+        await (await bench.begin())
 
 
 async def test_open_calls_are_bounded(bench: Bench) -> None:
