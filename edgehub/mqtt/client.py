@@ -31,8 +31,6 @@ from edgehub.mqtt.client_decoder import ClientDecoder, IncomingPublish
 from edgehub.mqtt.client_packets import (
     Connack,
     RefusedPublish,
-    ServerPubcomp,
-    ServerPubrel,
     Suback,
 )
 from edgehub.mqtt.fields import PACKET_ID_MAX, REMAINING_LENGTH_MAX
@@ -42,6 +40,8 @@ from edgehub.mqtt.packets import (
     Connect,
     ConnectProperties,
     Disconnect,
+    Pubcomp,
+    Pubrel,
     pubcomp,
     pubrel,
     session_expiry,
@@ -488,9 +488,9 @@ class Client(asyncio.Protocol):
                         answer.set_result(packet.codes)
                 case RefusedPublish():
                     self._take_pubrec(packet)
-                case ServerPubcomp():
+                case Pubcomp():
                     self._on_confirmed([packet.packet_id])
-                case ServerPubrel():
+                case Pubrel():
                     self.write(pubcomp(packet.packet_id))
                 case Connack():
                     self._end_for(ProtocolError("a second CONNACK"))

@@ -19,9 +19,12 @@ from edgehub.mqtt.packets import (
     PASSWORD,
     PUBACK_HEAD,
     PUBREC_HEAD,
+    PUBREL,
     REFUSED_SENDER,
     USER_NAME,
     Disconnect,
+    Pubcomp,
+    Pubrel,
     pack_answer,
 )
 from edgehub.mqtt.properties import (
@@ -111,25 +114,11 @@ class Suback(Struct, frozen=True, kw_only=True):
     codes: bytes
 
 
-class ServerPubrel(Struct, frozen=True, kw_only=True):
-    """PUBREL: the server has released a message of QoS 2."""
-
-    packet_id: int
-
-
 class Pingresp(Struct, frozen=True, kw_only=True):
     """PINGRESP."""
 
 
-class ServerPubcomp(Struct, frozen=True, kw_only=True):
-    """PUBCOMP: the server has a message of QoS 2 of the client."""
-
-    packet_id: int
-
-
-ServerPacket = (
-    Connack | Suback | RefusedPublish | ServerPubrel | ServerPubcomp | Pingresp | Disconnect
-)
+ServerPacket = Connack | Suback | RefusedPublish | Pubrel | Pubcomp | Pingresp | Disconnect
 
 _PINGRESP: Final = Pingresp()
 
@@ -235,8 +224,8 @@ def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
             acknowledgement = parse_acknowledgement(data)
             if head == 0x50:  # noqa: PLR2004 - a PUBREC
                 return acknowledgement
-            kind = ServerPubrel if head == 0x62 else ServerPubcomp  # noqa: PLR2004 - as above
-            return kind(packet_id=acknowledgement.packet_id)
+            kind = Pubrel if head == PUBREL else Pubcomp
+            return kind(acknowledgement.packet_id, acknowledgement.code)
         case 0x90 | 0xB0:
             return _parse_suback(head, data, level)
         case 0xD0:

@@ -136,8 +136,8 @@ class Connect(Struct, frozen=True, kw_only=True):
     bridge: bool = False
 
 
-class Publish:
-    """PUBLISH; a plain class because one is built per message.
+class Publish(Struct, eq=False, gc=False):
+    """PUBLISH.
 
     Attributes:
         topic: Topic name as sent, not yet checked.
@@ -147,84 +147,50 @@ class Publish:
         flags: `RETAIN`, and `HAS_PROPERTIES` on a `Publish5`; 0 = none.
     """
 
-    __slots__ = ("body", "flags", "packet_id", "qos", "topic")
-
-    def __init__(
-        self, topic: bytes, body: bytes | None, packet_id: int, qos: int, flags: int
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.packet_id = packet_id
-        self.qos = qos
-        self.flags = flags
+    topic: bytes
+    body: bytes | None
+    packet_id: int
+    qos: int
+    flags: int
 
 
-class OversizedPublish(Publish):
+class OversizedPublish(Publish, eq=False, gc=False):
     """PUBLISH over the packet limit; its body was read and discarded."""
 
-    __slots__ = ("body_bytes",)
-
-    def __init__(
-        self, topic: bytes, packet_id: int, qos: int, flags: int, *, body_bytes: int
-    ) -> None:
-        super().__init__(topic, None, packet_id, qos, flags)
-        self.body_bytes = body_bytes
+    body_bytes: int
 
 
-class Publish5(Publish):
+class Publish5(Publish, eq=False, gc=False):
     """PUBLISH of MQTT 5 with properties."""
 
-    __slots__ = ("properties",)
-
-    def __init__(
-        self,
-        topic: bytes,
-        body: bytes | None,
-        packet_id: int,
-        qos: int,
-        flags: int,
-        properties: MessageProperties,
-    ) -> None:
-        super().__init__(topic, body, packet_id, qos, flags | HAS_PROPERTIES)
-        self.properties = properties
+    properties: MessageProperties
 
 
-class Acknowledgement:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP; plain classes, one is built per message.
+class Acknowledgement(Struct, gc=False):
+    """PUBACK, PUBREC, PUBREL or PUBCOMP.
 
     Attributes:
         code: Reason code of MQTT 5; 0 with MQTT 3.1.1.
     """
 
-    __slots__ = ("code", "packet_id")
-
-    def __init__(self, packet_id: int, code: int = 0) -> None:
-        self.packet_id = packet_id
-        self.code = code
+    packet_id: int
+    code: int = 0
 
 
-class Puback(Acknowledgement):
+class Puback(Acknowledgement, gc=False):
     """PUBACK: the receiver owns a message of QoS 1."""
 
-    __slots__ = ()
 
-
-class Pubrec(Acknowledgement):
+class Pubrec(Acknowledgement, gc=False):
     """PUBREC: the receiver owns a message of QoS 2."""
 
-    __slots__ = ()
 
-
-class Pubrel(Acknowledgement):
+class Pubrel(Acknowledgement, gc=False):
     """PUBREL: the sender has released a message of QoS 2."""
 
-    __slots__ = ()
 
-
-class Pubcomp(Acknowledgement):
+class Pubcomp(Acknowledgement, gc=False):
     """PUBCOMP: the packet id of a message of QoS 2 is free again."""
-
-    __slots__ = ()
 
 
 A = TypeVar("A", bound=Acknowledgement)

@@ -103,7 +103,8 @@ class Property(IntEnum):
 
 
 P = Property
-_TYPES: Final[Mapping[int, _Type]] = {int(each): each.kind for each in P}
+_READERS: Final[Mapping[int, Callable[[Reader], Any]]] = {int(p): p.kind.read for p in P}
+_WRITERS: Final[Mapping[int, Callable[[Any], bytes]]] = {int(p): p.kind.write for p in P}
 
 
 def _allowed(packet: _In) -> frozenset[Property]:
@@ -179,7 +180,7 @@ def parse_properties(block: bytes, allowed: frozenset[Property]) -> Mapping[int,
         if identifier in values:
             raise ReasonedError(ReasonCode.PROTOCOL_ERROR, f"property {identifier:#04x} twice")
         reader = Reader(block, at + 1)
-        value = _TYPES[identifier].read(reader)
+        value = _READERS[identifier](reader)
         at = reader.at
         _check(identifier, value)
         values[identifier] = value
@@ -203,10 +204,10 @@ def without_identifiers(block: bytes) -> tuple[tuple[int, ...], bytes]:
     while at < len(block):
         identifier = block[at]
         reader = Reader(block, at + 1)
-        kind = _TYPES.get(identifier)
-        if kind is None:
+        read = _READERS.get(identifier)
+        if read is None:
             raise ProtocolError(f"property {identifier:#04x} does not exist")
-        value = kind.read(reader)
+        value = read(reader)
         if identifier == P.SUBSCRIPTION_IDENTIFIER:
             numbers.append(value)
         else:
@@ -224,7 +225,7 @@ def write_properties(values: Iterable[tuple[Property, Any]]) -> bytes:
 def write_block(values: Iterable[tuple[Property, Any]]) -> bytes:
     """Write a property block without its length."""
     return b"".join(
-        bytes((identifier,)) + _TYPES[identifier].write(value) for identifier, value in values
+        bytes((identifier,)) + _WRITERS[identifier](value) for identifier, value in values
     )
 
 

@@ -18,6 +18,7 @@ from edgehub.mqtt.message_properties import MessageProperties, read_message_prop
 from edgehub.mqtt.packets import (
     BAD_PUBLISH,
     DUP,
+    HAS_PROPERTIES,
     LEVEL_5,
     PUBLISH,
     TYPE,
@@ -277,7 +278,7 @@ class Decoder:
         if qos and not packet_id:
             raise ProtocolError(BAD_PUBLISH)
         packet = OversizedPublish(
-            data[topic_start:topic_end], packet_id, qos, head & 1, body_bytes=stop - body_at
+            data[topic_start:topic_end], None, packet_id, qos, head & 1, stop - body_at
         )
         if stop <= len(data):
             packets.append(packet)
@@ -346,7 +347,8 @@ class Decoder:
             topic = self._resolve(properties.topic_alias, topic)
         elif not topic:
             raise ReasonedError(ReasonCode.PROTOCOL_ERROR, _NO_TOPIC)
-        return Publish5(topic, data[body_at:stop], packet_id, qos, head & 1, properties)
+        flags = head & 1 | HAS_PROPERTIES
+        return Publish5(topic, data[body_at:stop], packet_id, qos, flags, properties)
 
     def _properties(self, block: bytes) -> MessageProperties:
         properties = self._blocks.get(block)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from edgehub.local_message import LocalMessage
 from edgehub.message import Message, Refusal
 
@@ -28,17 +30,18 @@ RECEIVED_MAX: Final = 20_000
 """Unreleased packet ids of all sessions of a hub."""
 
 
-class _Arrival:
-    """A message that is not durable yet, with the callbacks that wait for it."""
+class _Arrival(Struct, eq=False):
+    """A message that is not durable yet, with the callbacks that wait for it.
 
-    __slots__ = ("is_placed", "open", "refusal", "waiters")
+    Attributes:
+        open: Writes that it waits for.
+        is_placed: Whether its packet id is being written.
+    """
 
-    def __init__(self, settle: Settle, token: int) -> None:
-        self.waiters: list[tuple[Settle, int]] = [(settle, token)]
-        self.open = 1
-        self.refusal: Refusal | None = None
-        # Whether the id is being written.
-        self.is_placed = False
+    waiters: list[tuple[Settle, int]]
+    open: int = 1
+    refusal: Refusal | None = None
+    is_placed: bool = False
 
 
 class ReceivedIds:
@@ -114,7 +117,7 @@ class ReceivedIds:
             settle: Called once message and id are durable, or with the refusal of the message.
             token: Passed to `settle`.
         """
-        arrival = self._arrivals[packet_id] = _Arrival(settle, token)
+        arrival = self._arrivals[packet_id] = _Arrival([(settle, token)])
         self._bound.of(self._client_id).used += 1
 
         def settled(_token: int, refusal: Refusal | None) -> None:

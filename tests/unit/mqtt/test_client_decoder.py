@@ -14,11 +14,9 @@ from edgehub.mqtt.client_packets import (
     Connack,
     Pingresp,
     RefusedPublish,
-    ServerPubcomp,
-    ServerPubrel,
     Suback,
 )
-from edgehub.mqtt.packets import publish
+from edgehub.mqtt.packets import Pubcomp, Pubrel, publish
 from edgehub.mqtt.properties import Property, write_properties
 
 PINGRESP = b"\xd0\x00"
@@ -146,7 +144,7 @@ def test_a_publish_of_qos_2_and_its_release() -> None:
     decoder.feed(a_publish(b"a", b"x", qos=2, mid=3, properties=b"") + release)
     received = decoder.take()
     assert [shown(each) for each in received.messages] == [("a", b"x", 3, 2, b"")]
-    assert received.packets == [ServerPubrel(packet_id=1), ServerPubrel(packet_id=2)]
+    assert received.packets == [Pubrel(packet_id=1), Pubrel(packet_id=2)]
 
 
 def test_an_answer_to_connect_in_the_form_of_3_1_1() -> None:
@@ -185,8 +183,8 @@ def test_answers_to_qos_2() -> None:
     assert taken.take().packets == [
         RefusedPublish(1, 0),
         RefusedPublish(2, 0x97),
-        ServerPubcomp(packet_id=1),
-        ServerPubcomp(packet_id=3),
+        Pubcomp(packet_id=1),
+        Pubcomp(packet_id=3),
     ]
 
 

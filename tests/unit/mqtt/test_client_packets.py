@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from edgehub.errors import ProtocolError
 from edgehub.mqtt import client_packets
 from edgehub.mqtt.client_decoder import ClientDecoder
-from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, ServerPubrel, Suback
+from edgehub.mqtt.client_packets import Connack, Pingresp, RefusedPublish, Suback
 from edgehub.mqtt.packets import (
     Connect,
     ConnectProperties,
     Disconnect,
+    Pubrel,
     Subscribe,
     Unsubscribe,
     session_expiry,
@@ -187,7 +188,7 @@ def expected(theirs) -> object:
         case mqtt5.SubAckPacket() | mqtt5.UnsubAckPacket():
             return Suback(packet_id=theirs.packet_id, codes=bytes(map(int, theirs.reason_codes)))
         case mqtt5.PubRelPacket():
-            return ServerPubrel(packet_id=theirs.packet_id)
+            return Pubrel(packet_id=theirs.packet_id)
         case mqtt5.PingRespPacket():
             return Pingresp()
         case mqtt5.DisconnectPacket():
