@@ -50,7 +50,7 @@ class Gate:
         access: Who may do what.
         clock: For the date, and the rate of log lines.
         body_bytes_max: Longest body.
-        ending: Returns whether the hub comes to its end, and nothing may be changed any more.
+        ending: Returns whether the hub stops, so that nothing may be changed any more.
 
     Attributes:
         answers: Number of answers by status.
@@ -112,7 +112,11 @@ class Gate:
                     path=request.path[:200],
                     exc_info=error,
                 )
-                problem = _failed()
+                problem = ProblemError(
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    "internal_error",
+                    "the hub could not carry this out; its log says why",
+                )
             return problem_answer(problem)
         if request.changes:
             log.info(
@@ -128,13 +132,14 @@ class Gate:
         if request.problem is not None:
             raise request.problem
         if request.changes and self._ending():
-            raise _too_late()
+            raise _unavailable("not_ready", "the hub is stopping; nothing is changed any more")
         return self._routes.find(request)
 
     def too_slow(self, request: ApiRequest) -> ApiAnswer:
         """Return the answer to a request that its handler did not answer in time."""
         self._log.warning("web.request_timed_out", method=request.verb, path=request.path[:200])
-        return problem_answer(_too_slow())
+        detail = f"this took more than {ANSWER_TIMEOUT_S:.0f} s; it may still be done"
+        return problem_answer(_unavailable("timed_out", detail))
 
     def written(self, answer: ApiAnswer, *, has_body: bool = True, is_last: bool) -> bytes:
         """Count an answer, and return it as it is sent."""
@@ -175,27 +180,6 @@ def _too_large(limit: int) -> ProblemError:
     )
 
 
-def _too_late() -> ProblemError:
-    return ProblemError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "not_ready",
-        "the hub is stopping; nothing is changed any more",
-        headers={"Retry-After": "10"},
-    )
-
-
-def _too_slow() -> ProblemError:
-    return ProblemError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "timed_out",
-        f"this took more than {ANSWER_TIMEOUT_S:.0f} s; it may still be done",
-        headers={"Retry-After": "10"},
-    )
-
-
-def _failed() -> ProblemError:
-    return ProblemError(
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-        "internal_error",
-        "the hub could not carry this out; its log says why",
-    )
+def _unavailable(code: str, detail: str) -> ProblemError:
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    return ProblemError(status, code, detail, headers={"Retry-After": "10"})

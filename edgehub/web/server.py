@@ -121,22 +121,6 @@ class Connection(asyncio.Protocol):
         server: The server that has accepted it.
     """
 
-    __slots__ = (
-        "_answering",
-        "_current",
-        "_due",
-        "_fault",
-        "_from_here",
-        "_is_paused",
-        "_is_stalled",
-        "_parser",
-        "_phase",
-        "_saw_end",
-        "_server",
-        "_transport",
-        "_unparsed",
-    )
-
     def __init__(self, server: WebServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None

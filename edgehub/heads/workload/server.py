@@ -145,18 +145,6 @@ class WorkloadServer:
 class WorkloadConnection(asyncio.Protocol):
     """One connection; requests are answered in the order in which they come."""
 
-    __slots__ = (
-        "_body",
-        "_caller",
-        "_module",
-        "_parser",
-        "_received",
-        "_server",
-        "_target",
-        "_timer",
-        "_transport",
-    )
-
     def __init__(self, server: WorkloadServer, module: str | None) -> None:
         self._server = server
         self._module = module

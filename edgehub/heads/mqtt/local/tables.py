@@ -104,35 +104,22 @@ class _Changes:
 
     def deletions(self) -> _Statements:
         """Return the deletions as plain values, for the thread of the connection."""
-        cleared = [(topic,) for topic, m in self.retained.items() if not m.body]
-        unused = [(message_id,) for message_id in self.deleted_messages]
-        return [
-            (sql, rows)
-            for sql, rows in (
-                (_CLEAR, cleared),
-                (_DELETE_ROW, self.deleted_rows),
-                (_DELETE_MESSAGE, unused),
-            )
-            if rows
-        ]
+        return _with_rows(
+            (_CLEAR, [(topic,) for topic, m in self.retained.items() if not m.body]),
+            (_DELETE_ROW, self.deleted_rows),
+            (_DELETE_MESSAGE, [(message_id,) for message_id in self.deleted_messages]),
+        )
 
     def additions(self) -> _Statements:
         """Return the other changes likewise."""
-        kept = [(m.topic, m.qos, *_columns(m)) for m in self.retained.values() if m.body]
-        messages = [(m.id, m.topic, *_columns(m)) for m in self.messages.values()]
-        rows = [(*key, *columns) for key, (columns, _) in self.rows.items()]
-        return [
-            (sql, rows)
-            for sql, rows in (
-                (_KEEP, kept),
-                (_MESSAGE, messages),
-                (_ROW, rows),
-                (_SENT, list(self.sent)),
-                (_RECEIVED, list(self.received)),
-                (RECEIVE, self.arrivals),
-            )
-            if rows
-        ]
+        return _with_rows(
+            (_KEEP, [(m.topic, m.qos, *_columns(m)) for m in self.retained.values() if m.body]),
+            (_MESSAGE, [(m.id, m.topic, *_columns(m)) for m in self.messages.values()]),
+            (_ROW, [(*key, *columns) for key, (columns, _) in self.rows.items()]),
+            (_SENT, list(self.sent)),
+            (_RECEIVED, list(self.received)),
+            (RECEIVE, self.arrivals),
+        )
 
     def settle(self, refusal: Refusal | None) -> None:
         """Settle all changes."""
@@ -358,6 +345,10 @@ class LocalTable:
             self._commit()
         elif not self._changes.is_empty:
             self._remind(DEQUEUE_DELAY_S)
+
+
+def _with_rows(*statements: tuple[str, Sequence[tuple[Any, ...]]]) -> _Statements:
+    return [(sql, rows) for sql, rows in statements if rows]
 
 
 def _columns(message: LocalMessage) -> tuple[Any, ...]:
