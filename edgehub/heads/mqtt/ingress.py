@@ -23,7 +23,7 @@ from edgehub.heads.mqtt.batch import (
 )
 from edgehub.heads.mqtt.limits import READ_BYTES_MAX
 from edgehub.heads.mqtt.local.ingress import is_utf8
-from edgehub.heads.mqtt.requests import ClientRequest, RequestRefusal, submit_request
+from edgehub.heads.mqtt.requests import ClientRequest, RequestRefusal
 from edgehub.heads.mqtt.statistics import CloseReason, DropReason
 from edgehub.heads.mqtt.topics import DIALECT, with_property
 from edgehub.local_message import LocalMessage
@@ -238,10 +238,6 @@ class Ingress:
         """Release a packet id for a PUBREL and send PUBCOMP; returns whether the id is known."""
         return self._received.release(packet_id, lambda: self._connection.write(pubcomp(packet_id)))
 
-    def refuse(self, packet: Publish, reason: CloseReason) -> None:
-        """Record a message over which the connection is closed."""
-        self._context.refused(self.client.id, _body_bytes(packet), reason.value)
-
     def refuse_unread(self, packet_bytes: int) -> None:
         """Count and record a message of which only the size is known."""
         self._counters.received_total += 1
@@ -342,8 +338,8 @@ class Ingress:
             submit = self._publish_local
         elif message.__class__ is Batch:
             submit, settle = self._submit_batch, self._settle_batch(settle)
-        elif message.__class__ is ClientRequest:
-            submit = submit_request
+        elif isinstance(message, ClientRequest):
+            submit = message.handler
         size = MESSAGE_OVERHEAD_BYTES if message is None else _size(packet, message)
         token = self._expect(packet, size)
         if message is None:
@@ -399,7 +395,7 @@ class Ingress:
         elif isinstance(message, Batch):
             submit = self._submit_batch
         elif isinstance(message, ClientRequest):
-            submit = submit_request
+            submit = message.handler
         elif not self._context.takes_qos0():
             self._drop(DropReason.QOS0_OFFLINE, packet)
             return
@@ -607,8 +603,9 @@ class Ingress:
         """Close the connection, since a PUBACK would confirm the row of a child hub."""
         del sender, size
         self._counters.newest_dropped[DropReason.FOREIGN_IDENTITY] = self._about(detail)
-        self.refuse(packet, CloseReason.FOREIGN_IDENTITY)
-        self._connection.close(CloseReason.FOREIGN_IDENTITY, detail)
+        reason = CloseReason.FOREIGN_IDENTITY
+        self._context.refused(self.client.id, _body_bytes(packet), reason.value)
+        self._connection.close(reason, detail)
 
     def _allowed_topic(self, packet: Publish) -> EventsTopic | None:
         """Return the topic of a message, None = the client may not send there."""

@@ -82,8 +82,3 @@ class ClientRequests:
             if pattern.match(topic):
                 return handler
         return None
-
-
-def submit_request(request: ClientRequest, settle: RequestSettle, token: int) -> None:
-    """Hand a request to its handler."""
-    request.handler(request, settle, token)
