@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import os
 import resource
 from functools import partial
@@ -55,6 +56,15 @@ def run(
         return runner.run(_run(loaded, source))
 
 
+def _freeze_objects() -> None:
+    """Leave what stays for good out of collections: modules alone make one take up to 50 ms.
+
+    Nothing is answered while one runs.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def _raise_open_files() -> None:
     granted, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if highest == resource.RLIM_INFINITY else min(OPEN_FILES, highest)
@@ -64,7 +74,12 @@ def _raise_open_files() -> None:
 
 async def _run(loaded: LoadedSettings, source: SettingsSource) -> int:
     manager = ServiceManager.from_environment(os.environ, pid=os.getpid())
-    hub = Hub(loaded, reread=partial(read_settings, source), service_manager=manager)
+    hub = Hub(
+        loaded,
+        reread=partial(read_settings, source),
+        service_manager=manager,
+        opened=_freeze_objects,
+    )
     with Signals(stop=hub.stop, abort=hub.abort, reload=hub.reload):
         clean = await hub.run()
     return 0 if clean else 1

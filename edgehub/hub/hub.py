@@ -58,6 +58,7 @@ class Hub:
         clock: The system's clock, or a manual one in tests.
         rng: Randomness for jitter.
         service_manager: What started the daemon and is notified of it, None = nothing is.
+        opened: Called once all parts are open, before any client has an answer.
 
     Attributes:
         started: Set once it serves.
@@ -69,6 +70,7 @@ class Hub:
         *,
         reread: Callable[[], LoadedSettings] | None = None,
         service_manager: ServiceManager | None = None,
+        opened: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class Hub:
         self._aborting = asyncio.Event()
         self._reloading = asyncio.Event()
         self._supervision = Supervision(self.stop)
+        self._opened = opened
         self.started = asyncio.Event()
 
     @property
@@ -194,6 +197,7 @@ class Hub:
                 for part in stage:
                     opened.push_async_callback(part.close)
                     await part.open()
+            self._opened()
             ways_out, heads, changes = stages
             running = self._supervision.running
             async with running(ways_out), running(heads):

@@ -8,7 +8,6 @@ imported only where the settings name it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from edgehub.telemetry.losses import Loss
 
 INSTANCE_BYTES: Final = 4
-FROZEN_FROM: Final = 1_000
 
 log = structlog.get_logger(__name__)
 
@@ -183,10 +181,6 @@ class RoutesPart(Part):
         except StorageUnavailableError as error:
             raise StartupError(f"the routing table cannot be read: {error.reason}") from error
         figures = self.table.statistics()
-        if figures.live_routes >= FROZEN_FROM:
-            # A collection that looks at the trees of thousands of routes stops the hub for a while.
-            gc.collect()
-            gc.freeze()
         log.info(
             "sync.table_opened",
             storage=figures.storage,

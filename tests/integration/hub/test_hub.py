@@ -38,6 +38,15 @@ def _settings(folder: Path, routes: dict[str, object], **more: object) -> Settin
     )
 
 
+async def test_its_owner_is_called_once_all_is_open(tmp_path: Path) -> None:
+    """Before it serves: nothing of what stays for good is missing then."""
+    calls: list[bool] = []
+    hub = Hub(_settings(tmp_path, {}), opened=lambda: calls.append(hub.started.is_set()))
+    async with serving(hub):
+        assert calls == [False]
+        assert hub.mqtt_port
+
+
 async def _publish(hub: Hub, bodies: list[bytes], properties: str = "") -> None:
     async with aiomqtt.Client("127.0.0.1", hub.mqtt_port, identifier="press-1") as client:
         for body in bodies:
