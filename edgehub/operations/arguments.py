@@ -50,7 +50,7 @@ def client_of(device_id: str, module_id: str | None = None) -> str:
     """
     for name, value in (("device_id", device_id), ("module_id", module_id)):
         if value is not None and not is_device_id(value):
-            raise ArgumentError(f"`{name}`: want {ID_RULE}")
+            raise ArgumentError(f"`{name}`: {value!a} is no id; want {ID_RULE}")
     return device_id if module_id is None else f"{device_id}/{module_id}"
 
 
