@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from analytics.quality import HubDay
 
 FORMAT: Final = 1
-"""Of the lines; lines of another one are not used."""
+"""Raised with each change of how lines are judged: those of another one are not used."""
 
 
 def prepare(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[HubDay]]:
