@@ -35,7 +35,7 @@ LOADS: Final[dict[str, dict[str, int] | None]] = {
 
 def class_c(folder: Path) -> Figures:
     """Time messages to one device, one after the other, with each load of the uplink."""
-    port, sink = free_port(), Receiver("sink", 0, FLOOD)
+    port, sink = free_port(), Receiver("sink", 0, FLOOD, timeout=1 + len(LOADS) * LOAD_TIMEOUT_S)
     station = f'[lora]\nport = {port}\nstations = ["{eui_text(STATION)}"]\n'
     figures: Figures = {}
     try:

@@ -53,7 +53,9 @@ def publish(port: int, messages: int, **options: Any) -> dict[str, Any]:
 @contextmanager
 def flood(port: int, **options: Any) -> Iterator[None]:
     """Run the load tool's publisher beside a measurement, to its end."""
-    arguments = ["publish", "--port", str(port), "--messages", str(FLOOD), *_flags(options)]
+    # A measurement that takes too long ends by its own limit, which is half of this one.
+    flags = _flags({"timeout": 2 * LOAD_TIMEOUT_S, **options})
+    arguments = ["publish", "--port", str(port), "--messages", str(FLOOD), *flags]
     process = subprocess.Popen([MQTTLOAD, *arguments], stdout=subprocess.DEVNULL)
     try:
         yield
