@@ -6,9 +6,11 @@ plan, once made, is handed out again until it is done; so a repeated export writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import orjson
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from edgehub.storage.durable_files import replace_file
 
@@ -18,6 +20,20 @@ if TYPE_CHECKING:
 
 TARGETS_MAX: Final = 16
 """The target that was used least lately is forgotten; what it has would be exported again."""
+
+
+class _Exports(Struct):
+    """What went to one target.
+
+    Attributes:
+        plan: Segments that are to go there next.
+        exported: Those that need not go again.
+        reached: It got a segment.
+    """
+
+    plan: list[str] = []
+    exported: list[str] = []
+    reached: bool = False
 
 
 class ExportBook:
@@ -31,7 +47,7 @@ class ExportBook:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._targets: dict[str, dict[str, Any]] | None = None
+        self._targets: dict[str, _Exports] | None = None
 
     def plan(self, target: str, closed: Iterable[str]) -> list[str]:
         """Return the segments that are to go to `target` next, oldest first.
@@ -44,17 +60,17 @@ class ExportBook:
             OSError: The plan cannot be kept.
         """
         targets = self._load()
-        entry = targets.pop(target, {"plan": [], "exported": []})
+        entry = targets.pop(target, None) or _Exports()
         there = list(closed)
-        planned = set(entry["plan"])
+        planned = set(entry.plan)
         plan = [path for path in there if path in planned]
         if not plan:
-            exported = set(entry["exported"])
+            exported = set(entry.exported)
             plan = [path for path in there if path not in exported]
-        if not plan and not entry.get("reached"):
+        if not plan and not entry.reached:
             # Mistyped, for example: it replaces no other, and is stored once it gets a segment.
             return plan
-        targets[target] = {**entry, "plan": plan}
+        targets[target] = replace(entry, plan=plan)
         while len(targets) > TARGETS_MAX:
             del targets[next(iter(targets))]
         self._save(targets)
@@ -77,52 +93,36 @@ class ExportBook:
         entry = targets.get(target)
         if entry is None:
             return
-        arrived = set(entry["plan"])
+        arrived = set(entry.plan)
         if segments is not None:
             arrived &= set(segments)
-        done = {*entry["exported"], *arrived}
-        exported = [path for path in closed if path in done]
-        reached = bool(arrived) or bool(entry.get("reached"))
+        done = {*entry.exported, *arrived}
         # The next plan starts again with what could not be exported.
-        entry |= {"plan": [], "exported": exported, "reached": reached}
+        entry.plan = []
+        entry.exported = [path for path in closed if path in done]
+        entry.reached = entry.reached or bool(arrived)
         self._save(targets)
 
     def exported(self) -> set[str]:
         """Return the segments that went to some target."""
-        return {path for entry in self._load().values() for path in entry["exported"]}
+        return {path for entry in self._load().values() for path in entry.exported}
 
     def targets(self) -> list[str]:
         """List the targets that got something, the one used last at the end."""
-        return [target for target, entry in self._load().items() if entry.get("reached")]
+        return [target for target, entry in self._load().items() if entry.reached]
 
-    def _load(self) -> dict[str, dict[str, Any]]:
+    def _load(self) -> dict[str, _Exports]:
         if self._targets is None:
             try:
-                self._targets = _read(orjson.loads(self._file.read_bytes()))
-            except (FileNotFoundError, ValueError):
+                self._targets = msgspec.json.decode(
+                    self._file.read_bytes(), type=dict[str, _Exports]
+                )
+            except (FileNotFoundError, msgspec.DecodeError):
                 self._targets = {}  # at worst segments go a second time, with the same bytes
         return self._targets
 
-    def _save(self, targets: dict[str, dict[str, Any]]) -> None:
+    def _save(self, targets: dict[str, _Exports]) -> None:
         self._targets = None  # read again, should the write fail
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(self._file, orjson.dumps(targets, option=orjson.OPT_INDENT_2))
+        replace_file(self._file, msgspec.json.format(msgspec.json.encode(targets)))
         self._targets = targets
-
-
-def _read(document: Any) -> dict[str, dict[str, Any]]:
-    """Return what `_save` wrote; an edited file may contain anything.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    if isinstance(document, dict) and all(map(_is_entry, document.values())):
-        return document
-    raise ValueError("not a record of exports")
-
-
-def _is_entry(entry: Any) -> bool:
-    lists = [entry.get("plan"), entry.get("exported")] if isinstance(entry, dict) else [None]
-    return all(
-        isinstance(paths, list) and all(isinstance(path, str) for path in paths) for paths in lists
-    )

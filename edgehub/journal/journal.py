@@ -294,13 +294,13 @@ class Journal:
         self._fresh = False
         if self._held.entries:
             # Events without right times are written before those with.
-            first = next(filter(None, map(_readable, blobs)), None)
+            first = next(filter(None, (_unpacked(blob) for _, blob in blobs)), None)
             if first is not None and first.trusted:
                 await self._retell(first.stretches(), paced=paced)
                 return True
         writes = Writes()
         for number, blob in blobs:
-            events = _read(number, blob)
+            events = _unpacked(blob, number)
             if events is not None:
                 if events.trusted and self._held.entries:
                     break
@@ -346,7 +346,7 @@ class Journal:
         blobs, rewritten = await self._worker.do(held.read)
         writes = Writes()
         for commit, blob in blobs:
-            events = _read(commit, blob)
+            events = _unpacked(blob, commit)
             if events is not None:
                 pieces = self._ledger.take(commit, events, stretches)
                 await self._add(writes, pieces, paced=paced)
@@ -486,16 +486,11 @@ class Journal:
             )
 
 
-def _read(number: int, blob: bytes) -> CommitEvents | None:
+def _unpacked(blob: bytes, number: int = 0) -> CommitEvents | None:
+    """Unpack a blob; one that is damaged is logged if it has a number."""
     try:
         return unpack(blob)
     except ValueError as error:
-        log.error("journal.events_lost", commit=number, error=str(error))  # noqa: TRY400 - no bug of ours
-        return None
-
-
-def _readable(stored: tuple[int, bytes]) -> CommitEvents | None:
-    try:
-        return unpack(stored[1])
-    except ValueError:
+        if number:
+            log.error("journal.events_lost", commit=number, error=str(error))  # noqa: TRY400 - no bug of ours
         return None

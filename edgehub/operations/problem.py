@@ -27,10 +27,10 @@ from edgehub.errors import EdgeHubError, ManifestError, ManifestFault, StoreErro
 from edgehub.methods.methods import MethodError, MethodNotConnectedError, MethodTimeoutError
 from edgehub.operations.journal import JournalError
 from edgehub.operations.operation import ArgumentError, NotFoundError
+from edgehub.routes.content import InvalidRouteError
 from edgehub.routes.message_form import MessageFormError
 from edgehub.sync.faults import (
     ConflictError,
-    InvalidRouteError,
     OwnedByManifestError,
     PreconditionError,
     QuotaError,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import orjson
+import msgspec
+from msgspec import Struct
 
 from edgehub.errors import StartupError
 from edgehub.storage.durable_files import make_folder, make_private_file
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_BYTES_MAX = 4096
+REASON_CHARS_MAX = 1000
+
+
+class _Record(Struct, kw_only=True, omit_defaults=True):
+    """The contents of the lock file.
+
+    Attributes:
+        state: `open` while a hub has the file, `closed` after it; empty = no hub had it yet.
+        high_water: No offset above it had been used.
+        damage: Damage that was found, empty = none.
+        file: `gone` = the file did not exist any more at the end.
+        inode: Of that file.
+    """
+
+    state: str = ""
+    high_water: int = 0
+    damage: str = ""
+    file: str = ""
+    inode: int = 0
 
 
 class DatabaseLock:
@@ -57,18 +77,17 @@ class DatabaseLock:
         self._inode = 0
         self.is_new = not path.exists() or path.stat().st_size == 0
         record = self._read()
-        self.damage = str(record.get("damage", ""))
-        self.was_closed = record.get("state") == "closed"
-        self.is_known = "state" in record
+        self.damage = record.damage
+        self.was_closed = record.state == "closed"
+        self.is_known = bool(record.state)
         self.file_missing = self.is_known and (
-            self.is_new or (record.get("file") == "gone" and not self._is_back(record.get("inode")))
+            self.is_new or (record.file == "gone" and not self._is_back(record.inode))
         )
         log_path = path.with_name(f"{path.name}-wal")
         # A hub that found damage closes the file all the same.
-        left_open = record.get("state") == "open" and not self.damage
+        left_open = record.state == "open" and not self.damage
         self.log_missing = left_open and not log_path.exists()
-        high_water = record.get("high_water", 0)
-        self.high_water = high_water if isinstance(high_water, int) else 0
+        self.high_water = record.high_water
 
     @classmethod
     def take(cls, path: Path) -> Self:
@@ -105,14 +124,15 @@ class DatabaseLock:
         with suppress(OSError):
             self._inode = self.path.stat().st_ino
         if not self.damage:
-            self._write({"state": "open", "high_water": high_water})
+            self._write(_Record(state="open", high_water=high_water))
 
     def damaged(self, reason: str) -> None:
         """Record that the file is damaged and must be checked at the next start."""
         if not self.damage:
             self.damage = reason
-            record = {"state": "open", "high_water": self.high_water, "damage": reason[:1000]}
-            self._write(record)
+            self._write(
+                _Record(state="open", high_water=self.high_water, damage=reason[:REASON_CHARS_MAX])
+            )
 
     def repaired(self) -> None:
         """Clear `damaged`."""
@@ -122,10 +142,11 @@ class DatabaseLock:
     def closed(self, high_water: int, *, is_there: bool = True) -> None:
         """Record that the file was closed in order, or did not exist any more."""
         if not is_there:
-            record = {"state": "open", "high_water": high_water, "file": "gone"}
-            self._write({**record, "inode": self._inode})
+            self._write(
+                _Record(state="open", high_water=high_water, file="gone", inode=self._inode)
+            )
         elif not self.damage:
-            self._write({"state": "closed", "high_water": high_water})
+            self._write(_Record(state="closed", high_water=high_water))
 
     def release(self) -> None:
         """Release the lock."""
@@ -141,17 +162,17 @@ class DatabaseLock:
         status, record = self.path.stat(), os.fstat(self._descriptor)
         return status.st_ino == inode and status.st_ctime_ns <= record.st_mtime_ns
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> _Record:
         try:
-            record = orjson.loads(os.pread(self._descriptor, RECORD_BYTES_MAX, 0))
-        except orjson.JSONDecodeError:
-            return {}
-        return record if isinstance(record, dict) else {}
+            data = os.pread(self._descriptor, RECORD_BYTES_MAX, 0)
+            return msgspec.json.decode(data, type=_Record)
+        except msgspec.DecodeError:
+            return _Record()
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: _Record) -> None:
         # If it cannot be written, that is an end without a close, which skips some offsets.
         with suppress(OSError):
-            data = orjson.dumps(record)
+            data = msgspec.json.encode(record)
             os.pwrite(self._descriptor, data, 0)
             os.ftruncate(self._descriptor, len(data))
             os.fsync(self._descriptor)

@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 from edgehub.errors import EdgeHubError
-from edgehub.routes.content import InvalidRouteError
-
-__all__ = [
-    "ConflictError",
-    "InvalidRouteError",
-    "OwnedByManifestError",
-    "PreconditionError",
-    "QuotaError",
-    "RouteNotFoundError",
-    "StorageUnavailableError",
-    "TableError",
-    "TableLostError",
-    "UnknownTenantError",
-]
 
 
 class TableError(EdgeHubError):

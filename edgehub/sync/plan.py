@@ -115,13 +115,8 @@ def _wanted(change: Change, row: Row | None, *, revision: int, now_ms: int) -> S
             modified_ms=now_ms,
             text=change.text,
         )
-    return StoredRow(
-        key=change.key,
-        revision=revision,
-        hash=change.hash or row.hash,
-        enabled=row.enabled if change.enabled is None else change.enabled,
-        origin=change.origin if change.hash else row.origin,
-        created_ms=row.created_ms,
-        modified_ms=now_ms,
-        text=change.text if change.hash else row.text,
-    )
+    enabled = row.enabled if change.enabled is None else change.enabled
+    row = replace(row, revision=revision, enabled=enabled, modified_ms=now_ms)
+    if change.hash:
+        row = replace(row, hash=change.hash, origin=change.origin, text=change.text)
+    return row

@@ -14,8 +14,8 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import orjson
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from edgehub.clock import between_slices
@@ -47,7 +47,7 @@ from edgehub.sync.storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Sequence
     from typing import TypeVar
 
     from edgehub.redis_link.link import RedisLink
@@ -73,8 +73,6 @@ _REPORTS: Final = Script.of("edgehub.sync", "reports.lua")
 _RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _NUMBER: Final = re.compile(rb"[0-9]{1,15}")
 """As many digits as a number of Lua holds exactly."""
-
-_NUMBER_MAX: Final = 10**15
 
 _BEGUN: Final = re.compile(rb"([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15}) ([0-9]{1,15})")
 _ENTRY_ID: Final = re.compile(rb"(\d+)-(\d+)")
@@ -269,9 +267,7 @@ class RedisStorage:
 
     async def report(self, report: Report, *, expires_s: float) -> str:
         """Store this hub's report in place of its last one; it expires."""
-        document = to_builtins(report)
-        del document["age_ms"]
-        text = orjson.dumps(document)
+        text = msgspec.json.encode(report)
         expires_ms = round(expires_s * 1000)
         arguments: list[str | bytes | int] = [report.hub_id, expires_ms, text]
         said = await _asked(self._link.run(_REPORT, self._reports, arguments))
@@ -361,21 +357,10 @@ def _stored(change: Change, raw: bytes, changed: int, created: int) -> Stored:
 def _report(text: bytes, now_ms: int) -> Report | None:
     at_ms, _, document = text.partition(b" ")
     try:
-        values: Mapping[str, Any] = orjson.loads(document)
-        report = replace(Report(**values), age_ms=max(0, now_ms - _number(at_ms)))
-    except (ValueError, TypeError):
+        report = msgspec.json.decode(document, type=Report)
+    except msgspec.DecodeError:
         return None
-    numbers: tuple[object, ...] = (
-        report.epoch,
-        report.revision,
-        report.routes,
-        report.failed_total,
-    )
-    reasons = report.failed.values() if isinstance(report.failed, dict) else (None,)
-    texts = (report.instance, report.hub_id, report.stale, *reasons)
-    whole = all(isinstance(each, int) and 0 <= each < _NUMBER_MAX for each in numbers)
-    whole = whole and all(isinstance(each, str) for each in texts)
-    return report if whole else None
+    return replace(report, age_ms=max(0, now_ms - _number(at_ms)))
 
 
 def _begun(value: bytes | None) -> Begun | None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, Self
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from edgehub.routes.tenant import RouteKey, Tenant
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
 
 IMPORT: Final = "import"
@@ -28,6 +28,9 @@ DEFAULTS: Final = RouteKey(Tenant("$", "$"), "defaults")
 
 No tenant can be called so, and a manifest may name its routes as it likes.
 """
+
+Number = Annotated[int, Meta(ge=0, lt=10**15)]
+"""Of as many digits as Lua holds exactly."""
 
 _RAW: Final = re.compile(r"([0-9]{1,15}) ([^ ]*) ([01]) ([^ ]*) ([0-9]{1,15}) ([0-9]{1,15})")
 """Numbers of more digits would not fit into databases and answers."""
@@ -257,11 +260,11 @@ class Report(Struct, frozen=True, kw_only=True):
 
     instance: str
     hub_id: str
-    epoch: int
-    revision: int
-    routes: int
-    failed: Mapping[str, str]
-    failed_total: int
+    epoch: Number
+    revision: Number
+    routes: Number
+    failed: dict[str, str]
+    failed_total: Number
     stale: str = ""
     age_ms: int = 0
 

@@ -11,23 +11,20 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import orjson
+import msgspec
 import structlog
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct
 
 from edgehub.errors import StartupError, StoreError
 from edgehub.storage.durable_files import sync_folder
-from edgehub.store.event_log import store_losses
-from edgehub.store.salvage.salvage import salvage
+from edgehub.store.event_log import Depth, store_losses
+from edgehub.store.salvage.salvage import OffsetRange, salvage
 from edgehub.store.salvage.table_list import SUFFIX as TABLES_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from edgehub.store.event_log import Depth
-    from edgehub.store.salvage.salvage import OffsetRange
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +32,7 @@ KEPT_MAX: Final = 3
 """The newest damaged files that are kept; each may be as large as the queues were."""
 
 
-class Damage(Struct, frozen=True, kw_only=True):
+class Damage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The losses by damage, while the file that was set aside exists.
 
     Attributes:
@@ -55,7 +52,7 @@ class Damage(Struct, frozen=True, kw_only=True):
     found: str
     salvaged_rows: int
     lost: list[Depth]
-    offsets: list[OffsetRange] = field(default_factory=list)
+    offsets: list[OffsetRange] = []
     is_exact: bool
     tables: list[str]
     is_new: bool = False
@@ -71,12 +68,7 @@ class Missing(StrEnum):
 def stored_damage(connection: sqlite3.Connection) -> Damage | None:
     """Read the losses that are stored in a salvaged file."""
     row = connection.execute("SELECT value FROM meta WHERE key = 'damage'").fetchone()
-    if row is None:
-        return None
-    document = orjson.loads(row[0])
-    for name in ("lost", "offsets"):
-        document[name] = [tuple(entry) for entry in document.get(name, ())]
-    return Damage(**document)
+    return None if row is None else msgspec.json.decode(row[0], type=Damage)
 
 
 def finish_replacement(path: Path) -> None:
@@ -145,11 +137,9 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
 def _note(path: Path, damage: Damage) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
-        document: dict[str, Any] = to_builtins(damage)
-        del document["is_new"]
         connection.execute(
             "INSERT OR REPLACE INTO meta (key, value) VALUES ('damage', ?)",
-            (orjson.dumps(document).decode(),),
+            (msgspec.json.encode(damage).decode(),),
         )
         store_losses(connection, damage.lost)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

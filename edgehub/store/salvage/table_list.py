@@ -9,11 +9,11 @@ only used as a hint.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-import orjson
+import msgspec
 import structlog
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from edgehub.storage.durable_files import replace_file
 
@@ -59,7 +59,7 @@ class TableList(Struct, frozen=True, kw_only=True):
 
     def written(self) -> bytes:
         """Return the content of the file: a line of JSON, and one with its checksum."""
-        document = orjson.dumps(to_builtins(self))
+        document = msgspec.json.encode(self)
         return b"%s\n%08x\n" % (document, zlib.crc32(document))
 
 
@@ -107,12 +107,6 @@ def read_table_list(database: Path) -> TableList | None:
             document, _, checksum = file.read(BYTES_MAX).rpartition(b"\n")[0].rpartition(b"\n")
         if checksum != b"%08x" % zlib.crc32(document):
             return None
-        values: dict[str, Any] = orjson.loads(document)
-        return TableList(
-            version=int(values["version"]),
-            store_id=str(values["store_id"]),
-            roots={str(name): int(root) for name, root in values["roots"].items()},
-            queues=[(int(number), str(name), int(of)) for number, name, of in values["queues"]],
-        )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return msgspec.json.decode(document, type=TableList)
+    except (OSError, msgspec.DecodeError):
         return None

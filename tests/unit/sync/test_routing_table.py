@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from edgehub.clock import SystemClock
 from edgehub.errors import ManifestError
-from edgehub.routes.content import read_body
+from edgehub.routes.content import InvalidRouteError, read_body
 from edgehub.routes.manifest import parse_manifest
 from edgehub.routes.tenant import DEFAULT_TENANT, RouteKey, Tenant
 from edgehub.sync.faults import (
     ConflictError,
-    InvalidRouteError,
     OwnedByManifestError,
     PreconditionError,
     QuotaError,
