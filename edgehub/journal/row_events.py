@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import zlib
 from enum import IntEnum
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, compress, groupby, islice, repeat
 from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS
 
@@ -101,51 +103,35 @@ def moved_target(event: int) -> int | None:
     return DEFAULT_PRIORITY if state == PUMP_DEFAULT else state
 
 
-class EventColumns:
+COLUMNS: Final = 12
+"""Of `EventColumns`, its first fields; one item of each makes an event."""
+
+
+class EventColumns(Struct, eq=False):
     """Events of rows of one queue, in order.
 
-    Args:
+    Attributes:
         to_endpoint: Where rows were moved to by command; None = rows that move have become stale
             and stay with their endpoint.
+        counts: Rows and bytes by event, of events that are only counted.
     """
 
-    __slots__ = (
-        "_later",
-        "_later_rows",
-        "attempts",
-        "counts",
-        "enqueued",
-        "expires",
-        "keys",
-        "kinds",
-        "offsets",
-        "reasons",
-        "routes",
-        "senders",
-        "sizes",
-        "times",
-        "to_endpoint",
-        "took",
-    )
-
-    def __init__(self, to_endpoint: EndpointId | None = None) -> None:
-        self.to_endpoint = to_endpoint
-        self.kinds: list[int] = []
-        self.offsets: list[int] = []
-        self.times: list[int] = []
-        self.enqueued: list[int] = []
-        self.expires: list[int] = []
-        self.sizes: list[int] = []
-        self.attempts: list[int] = []
-        self.senders: list[str] = []
-        self.routes: list[Sequence[str]] = []
-        self.keys: list[int | str] = []
-        self.reasons: list[str | None] = []
-        self.took: list[int] = []
-        self.counts: dict[int, tuple[int, int]] = {}
-        """Rows and bytes by event, of events that are only counted."""
-        self._later: list[tuple[RowEvent, Sequence[Row], int]] = []
-        self._later_rows = 0
+    kinds: list[int] = []
+    offsets: list[int] = []
+    times: list[int] = []
+    enqueued: list[int] = []
+    expires: list[int] = []
+    sizes: list[int] = []
+    attempts: list[int] = []
+    senders: list[str] = []
+    routes: list[Sequence[str]] = []
+    keys: list[int | str] = []
+    reasons: list[str | None] = []
+    took: list[int] = []
+    to_endpoint: EndpointId | None = None
+    counts: dict[int, tuple[int, int]] = {}
+    _later: list[tuple[RowEvent, Sequence[Row], int]] = []
+    _later_rows: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets) + self._later_rows
@@ -248,48 +234,28 @@ class EventColumns:
     def part(self, offset: int, left_out: set[int]) -> tuple[EventColumns, EventColumns]:
         """Split the events into those of rows up to `offset` and others, some rows left out."""
         self.settle()
-        parts = (EventColumns(), EventColumns())
-        parts[0].counts = self.counts
-        for values in zip(*self._columns(), strict=True):
-            row_offset = values[1]
-            if row_offset not in left_out:
-                for column, value in zip(
-                    parts[row_offset > offset]._columns(),  # noqa: SLF001 - its own kind
-                    values,
-                    strict=True,
-                ):
-                    column.append(value)
-        return parts
+        low = self._chosen([each <= offset and each not in left_out for each in self.offsets])
+        high = self._chosen([each > offset and each not in left_out for each in self.offsets])
+        low.counts = self.counts
+        return low, high
 
     def take(self, offsets: set[int]) -> EventColumns:
         """Take the events of some rows out."""
-        taken = EventColumns()
         self.settle()
-        if not offsets.isdisjoint(self.offsets):
-            others, _ = self.part(NEVER_MS, offsets)
-            taken, _ = self.part(NEVER_MS, set(self.offsets) - offsets)
-            taken.counts = {}
-            for column, rest in zip(self._columns(), others._columns(), strict=True):  # noqa: SLF001 - its own kind
-                column[:] = rest
+        if offsets.isdisjoint(self.offsets):
+            return EventColumns()
+        taken = self._chosen([each in offsets for each in self.offsets])
+        self._keep([each not in offsets for each in self.offsets])
         return taken
 
     def shrink(self, offset: int = NEVER_MS) -> None:
         """Keep of the events of rows up to `offset` nothing but their number and bytes."""
-        kept = EventColumns()
         self.settle()
-        if len(set(self.kinds)) == 1 and max(self.offsets) <= offset:
-            self.count(self.kinds[0], len(self.offsets), sum(self.sizes))
-            for column in self._columns():
-                column.clear()
-            return
-        for values in zip(*self._columns(), strict=True):
-            if values[1] <= offset:
-                self.count(values[0], 1, values[5])
-            else:
-                for column, value in zip(kept._columns(), values, strict=True):
-                    column.append(value)
-        for column, rest in zip(self._columns(), kept._columns(), strict=True):
-            column[:] = rest
+        summed = self._chosen([each <= offset for each in self.offsets])
+        for event in set(summed.kinds):
+            sizes = list(compress(summed.sizes, [kind == event for kind in summed.kinds]))
+            self.count(event, len(sizes), sum(sizes))
+        self._keep([each > offset for each in self.offsets])
 
     def document(self, endpoint_id: EndpointId, priority: Priority) -> list[Any]:
         """Return a JSON value: differences where values rise, one value where all are equal."""
@@ -330,21 +296,15 @@ class EventColumns:
         for column, more in zip(self._columns(), columns, strict=True):
             column.extend(more)
 
+    def _chosen(self, are_chosen: Sequence[bool]) -> EventColumns:
+        return EventColumns(*[list(compress(column, are_chosen)) for column in self._columns()])
+
+    def _keep(self, are_kept: Sequence[bool]) -> None:
+        for column in self._columns():
+            column[:] = compress(column, are_kept)
+
     def _columns(self) -> tuple[list[Any], ...]:
-        return (
-            self.kinds,
-            self.offsets,
-            self.times,
-            self.enqueued,
-            self.expires,
-            self.sizes,
-            self.attempts,
-            self.senders,
-            self.routes,
-            self.keys,
-            self.reasons,
-            self.took,
-        )
+        return astuple(self)[:COLUMNS]
 
 
 class JoinedRows:

@@ -9,9 +9,10 @@ Invariant: the parts of a wait add up to the wait.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
+from collections import defaultdict
+from itertools import accumulate, chain
 from operator import sub
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.journal.row_events import (
     PUMP_DEFAULT,
@@ -20,6 +21,9 @@ from edgehub.journal.row_events import (
     PUMP_PAUSED,
     pump_state,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 POINTS_MAX: Final = 512
 INTERVALS_MAX: Final = 512
@@ -32,6 +36,9 @@ BEHIND: Final = 2
 PARTS: Final = BEHIND + PUMP_DEFAULT + 1
 
 Key = tuple[str, int]
+Interval = list[Any]
+"""In which a queue (None), a sender or a row (its offset) was held back: who, from when, until when
+(None = still)."""
 Split = tuple[int, int, int, int]
 """Milliseconds offline, behind better priorities, held back, and the rest."""
 
@@ -114,49 +121,6 @@ class Course:
         return course
 
 
-class Held:
-    """When one queue, a sender or a row in it was held back."""
-
-    __slots__ = ("intervals",)
-
-    def __init__(self, intervals: list[list[Any]] | None = None) -> None:
-        self.intervals = intervals or []
-        """Who (None = the queue, a sender, an offset), from when, until when (None = still)."""
-
-    def begin(self, who: str | int | None, at_ms: int) -> None:
-        """Record that a hold begins."""
-        self.intervals.append([who, at_ms, None])
-        del self.intervals[: len(self.intervals) - INTERVALS_MAX]
-
-    def end(self, who: str | int | None, at_ms: int) -> None:
-        """Record that it ends."""
-        for interval in reversed(self.intervals):
-            if interval[0] == who and interval[2] is None:
-                interval[2] = at_ms
-                return
-
-    def end_all(self, at_ms: int) -> None:
-        """Record that all of them end."""
-        for interval in self.intervals:
-            if interval[2] is None:
-                interval[2] = at_ms
-
-    def of(self, sender: str, offset: int, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
-        """Return the times in which a row was held back, without overlap."""
-        chosen = sorted(
-            (max(begin, from_ms), until_ms if end is None else min(end, until_ms))
-            for who, begin, end in self.intervals
-            if who is None or who in (sender, offset)
-        )
-        times: list[tuple[int, int]] = []
-        reached = from_ms
-        for begin, end in chosen:
-            if end > max(begin, reached):
-                times.append((max(begin, reached), end))
-                reached = end
-        return times
-
-
 class Waits:
     """The histories of one hub."""
 
@@ -164,7 +128,8 @@ class Waits:
 
     def __init__(self) -> None:
         self._courses: dict[str, Course] = {}
-        self._held: dict[Key, Held] = {}
+        self._held: defaultdict[Key, list[Interval]] = defaultdict(list)
+        """In the order in which they began, by queue."""
 
     def change(self, endpoint_id: str, state: int, at_ms: int) -> None:
         """Record what the pump of an endpoint does from `at_ms` on."""
@@ -175,16 +140,21 @@ class Waits:
 
     def hold(self, key: Key, who: str | int | None, at_ms: int, *, begins: bool) -> None:
         """Record that a queue (`who` None), a sender or a row is held back, or no more."""
-        held = self._held.setdefault(key, Held())
+        intervals = self._held[key]
         if begins:
-            held.begin(who, at_ms)
-        else:
-            held.end(who, at_ms)
+            intervals.append([who, at_ms, None])
+            del intervals[: len(intervals) - INTERVALS_MAX]
+            return
+        for interval in reversed(intervals):
+            if interval[0] == who and interval[2] is None:
+                interval[2] = at_ms
+                return
 
     def blur(self, at_ms: int) -> None:
         """Record that some changes up to `at_ms` are not known."""
-        for held in self._held.values():
-            held.end_all(at_ms)
+        for interval in chain.from_iterable(self._held.values()):
+            if interval[2] is None:
+                interval[2] = at_ms
 
     def stop(self, at_ms: int) -> None:
         """Record that the hub does not run from `at_ms` on."""
@@ -201,18 +171,16 @@ class Waits:
         """
         for course in self._courses.values():
             course.age(before_ms, off_ms)
-        for held in self._held.values():
-            for interval in held.intervals:
-                interval[1:] = [
-                    at_ms - off_ms if at_ms is not None and at_ms < before_ms else at_ms
-                    for at_ms in interval[1:]
-                ]
+        for interval in chain.from_iterable(self._held.values()):
+            interval[1:] = [
+                at_ms - off_ms if at_ms is not None and at_ms < before_ms else at_ms
+                for at_ms in interval[1:]
+            ]
 
     def emptied(self, key: Key) -> None:
         """Forget what no row of a queue can ask for any more."""
-        held = self._held.get(key)
-        if held is not None:
-            held.intervals = [entry for entry in held.intervals if entry[2] is None]
+        if key in self._held:
+            self._held[key] = [entry for entry in self._held[key] if entry[2] is None]
 
     def split(self, key: Key, sender: str, offset: int, from_ms: int, until_ms: int) -> Split:
         """Return what a row waited for.
@@ -230,12 +198,15 @@ class Waits:
             return (max(waited, 0), 0, 0, 0)
         part = BEHIND + pump_state(key[1])
         offline, paused, behind = _between(course, part, from_ms, until_ms)
-        held = self._held.get(key)
-        if held is not None and held.intervals:
-            for begin, end in held.of(sender, offset, from_ms, until_ms):
-                inner_offline, inner_paused, inner_behind = _between(course, part, begin, end)
-                paused += end - begin - inner_offline - inner_paused
-                behind -= inner_behind
+        chosen = [
+            (max(begin, from_ms), until_ms if end is None else min(end, until_ms))
+            for who, begin, end in self._held.get(key, ())
+            if who is None or who in (sender, offset)
+        ]
+        for begin, end in _without_overlap(chosen, from_ms):
+            inner_offline, inner_paused, inner_behind = _between(course, part, begin, end)
+            paused += end - begin - inner_offline - inner_paused
+            behind -= inner_behind
         # Rounding may exceed the whole by a millisecond or two.
         offline = min(offline, waited)
         paused = min(paused, waited - offline)
@@ -244,14 +215,13 @@ class Waits:
 
     def has_holds(self, key: Key) -> bool:
         """Return whether rows of one age may have waited for different things."""
-        held = self._held.get(key)
-        return held is not None and bool(held.intervals)
+        return bool(self._held.get(key))
 
     def document(self) -> list[Any]:
         """Return what JSON can hold."""
         return [
             {name: course.document() for name, course in self._courses.items()},
-            [[*key, held.intervals] for key, held in self._held.items() if held.intervals],
+            [[*key, intervals] for key, intervals in self._held.items() if intervals],
         ]
 
     @classmethod
@@ -260,8 +230,15 @@ class Waits:
         waits = cls()
         courses, held = document
         waits._courses = {name: Course.load(course) for name, course in courses.items()}
-        waits._held = {(name, number): Held(intervals) for name, number, intervals in held}
+        waits._held.update({(name, number): intervals for name, number, intervals in held})
         return waits
+
+
+def _without_overlap(chosen: list[tuple[int, int]], reached: int) -> Iterator[tuple[int, int]]:
+    for begin, end in sorted(chosen):
+        if end > max(begin, reached):
+            yield max(begin, reached), end
+            reached = end
 
 
 def _between(course: Course, part: int, from_ms: int, until_ms: int) -> tuple[int, int, int]:

@@ -131,7 +131,7 @@ class EventBatch(Struct, eq=False):
             assert isinstance(columns, EventColumns)
             columns.shrink()
             key = (endpoint_id, priority, columns.to_endpoint)
-            sums.setdefault(key, EventColumns(columns.to_endpoint)).extend(columns)
+            sums.setdefault(key, EventColumns(to_endpoint=columns.to_endpoint)).extend(columns)
         self.queues = [(name, number, columns) for (name, number, _), columns in sums.items()]
         self.notes = _blurred(self.notes, self.hub_ms, states)
 

@@ -176,7 +176,7 @@ class ZoneStep(ABC):
         self._busy = busy
         self._batch = batch
         self._labels = shared.labels
-        self._columns = EventColumns(to_endpoint)
+        self._columns = EventColumns(to_endpoint=to_endpoint)
         self._monotonic = shared.clock.monotonic
         self._until_s = 0.0
 

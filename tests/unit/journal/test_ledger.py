@@ -274,7 +274,7 @@ def test_a_move_by_command_names_where_rows_went() -> None:
     told.commit(0, ["start", 0, 0, []], offsets=(1, 2))
     lab = EndpointId("lab")
     for number, summed in ((7, False), (8, True)):
-        columns = EventColumns(lab)
+        columns = EventColumns(to_endpoint=lab)
         record = (number, 0, NEVER_MS, 100, 0, ("r",), 0, "d")
         columns.add_records(moved_to(3), [record], 5, "command")
         if summed:
