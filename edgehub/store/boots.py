@@ -256,17 +256,12 @@ class Boot:
             wall_ms, trusted = hub_ms + trusted_ahead_ms, 1
         elif trusted:
             wall_ms = hub_ms + current.ahead_ms
-        return (
-            current.seq,
-            current.boot_id,
-            current.first_hub_ms,
-            current.first_wall_ms,
-            boottime_ms,
-            hub_ms,
-            wall_ms,
-            high_water,
-            trusted,
-            current.first_offset,
+        return current._replace(
+            boottime_ms=boottime_ms,
+            hub_ms=hub_ms,
+            wall_ms=wall_ms,
+            high_water=high_water,
+            wall_trusted=trusted,
         )
 
     def statistics(self, *, ageing: bool) -> ClockStatistics:

@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from edgehub.message import NEVER_MS
 from edgehub.store.dead_letters import dead_offsets
-from edgehub.store.encoding import SELECT_COLUMNS, decode_row
+from edgehub.store.encoding import decode_row
+from edgehub.store.row_reading import read_rows
 from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from edgehub.message import Row
     from edgehub.store.dead_letters import DeadLetter
-    from edgehub.store.labels import Labels
     from edgehub.store.queue import Queue
     from edgehub.store.queues import Queues
     from edgehub.store.shared_state import SharedState
@@ -32,7 +32,6 @@ COPIES_MAX: Final = 1000
 """Rows of one message have consecutive offsets; so many are read from the first on."""
 SEARCH_ROWS_MAX: Final = 500_000
 """Rows that a search for a sender's id reads, oldest first, best priority first."""
-PEEK_BYTES_MAX: Final = 2**20
 
 
 class Copy(Struct, frozen=True, kw_only=True):
@@ -59,12 +58,12 @@ class Found(Struct, frozen=True, kw_only=True):
 class Inspection:
     """Reads rows and dead letters."""
 
-    __slots__ = ("_database", "_dead_letters", "_labels", "_queues", "_store_id")
+    __slots__ = ("_database", "_dead_letters", "_decode", "_queues", "_store_id")
 
     def __init__(self, shared: SharedState, queues: Queues) -> None:
         self._database = shared.database
         self._dead_letters = shared.dead_letters
-        self._labels = shared.labels
+        self._decode = partial(decode_row, labels=shared.labels, store_id=shared.store_id)
         self._store_id = shared.store_id
         self._queues = queues
 
@@ -97,7 +96,12 @@ class Inspection:
             StoreError: See `peek`.
         """
         where = "q.offset BETWEEN ?1 AND ?2 AND coalesce(q.body_id, q.offset) = ?1"
-        return await self._in_all(where, (offset, offset + COPIES_MAX))
+        copies: list[Copy] = []
+        for queue in self._queues.all():
+            if queue.registered:
+                rows = await self._read(queue, where, (offset, offset + COPIES_MAX))
+                copies += [Copy(queue=queue, row=row) for row in rows]
+        return copies
 
     async def search(self, sender_id: str, *, rows_max: int = SEARCH_ROWS_MAX) -> Found:
         """Search rows by the `messageId` that their sender set.
@@ -196,43 +200,12 @@ class Inspection:
         """
         return await self._database.run(lambda conn: self._dead_letters.of(conn, message_id))
 
-    async def _in_all(self, where: str, chosen: Sequence[Any]) -> list[Copy]:
-        copies: list[Copy] = []
-        for queue in self._queues.all():
-            if queue.registered:
-                rows = await self._read(queue, where, chosen)
-                copies += [Copy(queue=queue, row=row) for row in rows]
-        return copies
-
     async def _read(self, queue: Queue, where: str, chosen: Sequence[Any]) -> list[Row]:
-        sql = (
-            f"SELECT {SELECT_COLUMNS} FROM q_{queue.number} q"  # noqa: S608 - our names
-            f" LEFT JOIN body b ON b.id = q.body_id WHERE {where}"
+        rows, _ = await self._database.run(
+            partial(read_rows, queue.number, where, chosen, self._decode)
         )
-        job = partial(_rows, sql, chosen, self._labels, self._store_id)
-        rows = await self._database.run(job)
         queue.checkpointer.count_unstored(rows)
         return rows
-
-
-def _rows(
-    sql: str,
-    chosen: Sequence[Any],
-    labels: Labels,
-    store_id: str,
-    connection: sqlite3.Connection,
-) -> list[Row]:
-    rows: list[Row] = []
-    size = 0
-    cursor = connection.execute(sql, chosen)
-    for record in cursor:
-        row = decode_row(record, labels, store_id)
-        rows.append(row)
-        size += row.size
-        if size >= PEEK_BYTES_MAX:
-            break
-    cursor.close()
-    return rows
 
 
 def _heads(numbers: Iterable[int], connection: sqlite3.Connection) -> list[tuple[int, int] | None]:

@@ -301,18 +301,14 @@ class Limits:
         self.rows_left, self.bytes_left = max(0, rows_left), max(0, bytes_left)
 
     def _taken(self) -> tuple[int, int]:
-        rows = size = 0
-        for queue in self._queues.all():
-            rows += queue.rows_taken
-            size += queue.bytes_taken
-        return rows, size + self._other_bytes()
+        queues = self._queues.all()
+        size = sum([queue.bytes_taken for queue in queues]) + self._other_bytes()
+        return sum([queue.rows_taken for queue in queues]), size
 
     def _stored(self) -> tuple[int, int]:
-        rows = size = 0
-        for queue in self._queues.all():
-            rows += queue.stored_rows
-            size += queue.stored_bytes
-        return rows, size + self._other_bytes()
+        queues = self._queues.all()
+        size = sum([queue.stored_bytes for queue in queues]) + self._other_bytes()
+        return sum([queue.stored_rows for queue in queues]), size
 
     def _other_bytes(self) -> int:
         size = sum([table_bytes() for table_bytes in self._other_tables])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgehub.clock import Clock
 
 
@@ -28,6 +31,12 @@ class Pause:
             self._waiter = None
             if timer is not None:
                 timer.cancel()
+
+    async def wait_period(self, clock: Clock, period_s: Callable[[], float]) -> None:
+        """Wait for a period, infinite = until cut, which is asked for again after each cut."""
+        begin_s = clock.monotonic()
+        while (left_s := begin_s + period_s() - clock.monotonic()) > 0:
+            await self.wait(clock, left_s if left_s < math.inf else None)
 
     def cut(self) -> None:
         """End the wait that runs now, if there is one."""

@@ -201,7 +201,7 @@ class Purger:
             queue.lowest_committed(result.lowest, committed)
             queue.creations.discard([offset for offset, _ in result.creations])
             if to is None:
-                queue.rows_purged(result.rows)
+                queue.totals.purged_total += result.rows
             else:
                 queue.rows_moved_out(result.rows)
                 to.creations = result.creations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import queue_id
@@ -17,7 +18,7 @@ from edgehub.store.checkpointer import Checkpointer, Results
 from edgehub.store.creations import Creations
 from edgehub.store.out_of_turn import OutOfTurn
 from edgehub.store.reader import Reader
-from edgehub.store.statistics import QueueState, QueueStatistics, RowState
+from edgehub.store.statistics import QueueState, QueueStatistics, QueueTotals, RowState
 from edgehub.store.zones import ZONE_OFFSETS, Zones
 
 if TYPE_CHECKING:
@@ -52,16 +53,7 @@ class Queue:
 
     __slots__ = (
         "_changed",
-        "_dead_lettered_total",
-        "_dropped_total",
-        "_enqueued_bytes_total",
-        "_enqueued_total",
-        "_expired_total",
-        "_moved_total",
         "_oldest_ms",
-        "_purged_total",
-        "_requeued_total",
-        "_sent_total",
         "_shared",
         "_wakes",
         "_withdraw",
@@ -77,6 +69,7 @@ class Queue:
         "registered",
         "sealed_bytes",
         "sealed_rows",
+        "totals",
         "zones",
     )
 
@@ -125,18 +118,10 @@ class Queue:
         self._withdraw = withdraw
         self._wakes = wakes
         self._oldest_ms = record.lowest[1] if record.lowest else None
-        self._enqueued_total = 0
-        self._enqueued_bytes_total = 0
-        self._sent_total = 0
-        self._expired_total = 0
-        self._dead_lettered_total = 0
-        self._moved_total = 0
-        self._dropped_total = 0
+        self.totals = QueueTotals()
         self.sealed_rows = 0
         """Rows of groups that take no more and are not committed yet."""
         self.sealed_bytes = 0
-        self._purged_total = 0
-        self._requeued_total = 0
 
     def has_ready(self) -> bool:
         """Return whether some row is neither in flight nor held.
@@ -259,15 +244,7 @@ class Queue:
             oldest_enqueued_ms=self._oldest_ms,
             in_flight=len(self.checkpointer.in_flight),
             checkpoint=self.checkpointer.checkpoint,
-            enqueued_total=self._enqueued_total,
-            enqueued_bytes_total=self._enqueued_bytes_total,
-            sent_total=self._sent_total,
-            expired_total=self._expired_total,
-            dead_lettered_total=self._dead_lettered_total,
-            dropped_total=self._dropped_total,
-            moved_total=self._moved_total,
-            purged_total=self._purged_total,
-            requeued_total=self._requeued_total,
+            **asdict(self.totals),
         )
 
     def wake(self) -> None:
@@ -280,18 +257,18 @@ class Queue:
         rows, size = joined.rows, joined.bytes
         self.rows_refused(joined)
         self.registered = True
-        self._enqueued_total += len(rows)
-        self._enqueued_bytes_total += size
+        self.totals.enqueued_total += len(rows)
+        self.totals.enqueued_bytes_total += size
         if self._oldest_ms is None:
             self._oldest_ms = rows[0].enqueued_ms
         self.reader.rows_committed(rows, size, joined.handed_out)
 
     def results_committed(self, results: Results) -> None:
         """Count results that are in the file now (zones already replaced)."""
-        self._sent_total += results.count(RowEvent.SENT)
-        self._expired_total += results.count(RowEvent.EXPIRED)
-        self._dead_lettered_total += results.count(RowEvent.DEAD_LETTERED)
-        self._dropped_total += results.count(RowEvent.DROPPED)
+        self.totals.sent_total += results.count(RowEvent.SENT)
+        self.totals.expired_total += results.count(RowEvent.EXPIRED)
+        self.totals.dead_lettered_total += results.count(RowEvent.DEAD_LETTERED)
+        self.totals.dropped_total += results.count(RowEvent.DROPPED)
         self.reader.forget_evicted(results.offsets)
         self.out_of_turn.left(results.offsets)
         self.checkpointer.commit()
@@ -313,18 +290,6 @@ class Queue:
         for row in (*self.checkpointer.in_flight.values(), *self.reader.rows_ahead()):
             if row.offset // ZONE_OFFSETS == zone:
                 row.age(off_ms)
-
-    def rows_expired(self, rows: int) -> None:
-        """Count rows that clean-up has deleted (zones already replaced)."""
-        self._expired_total += rows
-
-    def rows_purged(self, rows: int) -> None:
-        """Count rows that an operator has removed (zones already replaced)."""
-        self._purged_total += rows
-
-    def rows_requeued(self, rows: int) -> None:
-        """Count rows that came back from the dead letters; `rows_moved_in` adds them."""
-        self._requeued_total += rows
 
     @property
     def rows_taken(self) -> int:
@@ -396,9 +361,9 @@ class Queue:
 
     def drop(self, row: Row, reason: str) -> None:
         """Count a row that found no room and is never stored."""
-        self._enqueued_total += 1
-        self._enqueued_bytes_total += row.size
-        self._dropped_total += 1
+        self.totals.enqueued_total += 1
+        self.totals.enqueued_bytes_total += row.size
+        self.totals.dropped_total += 1
         if self._shared.events is not None:
             key = (self.endpoint_id, self.priority)
             self._shared.events.early(key, [row], RowEvent.DROPPED, EventColumns(), reason)
@@ -411,7 +376,7 @@ class Queue:
 
     def rows_moved_out(self, rows: int) -> None:
         """Count rows that were moved to another queue (zones already replaced)."""
-        self._moved_total += rows
+        self.totals.moved_total += rows
         self.reader.drop_stale()
 
     def rows_moved_in(self, lowest: int, highest: int) -> None:
@@ -451,12 +416,12 @@ class Queue:
                 continue
             self.checkpointer.results.attempts.pop(row.offset, None)
             early.append(row)
-            self._enqueued_total += 1
-            self._enqueued_bytes_total += row.size
+            self.totals.enqueued_total += 1
+            self.totals.enqueued_bytes_total += row.size
             if event is RowEvent.SENT:
-                self._sent_total += 1
+                self.totals.sent_total += 1
             else:
-                self._expired_total += 1
+                self.totals.expired_total += 1
         if early and self._shared.events is not None:
             between = self.checkpointer.results.events.take({row.offset for row in early})
             key = (self.endpoint_id, self.priority)

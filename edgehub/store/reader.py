@@ -181,10 +181,7 @@ class Reader:
         self._rewinds += 1
         self._mixed_until = max(self._mixed_until, self._position - 1)
         self._position = min(self._position, lowest)
-        kept = deque([row for row in self._cache if row.offset < lowest])
-        size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
-        self._shared.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
-        self._cache = kept
+        self._keep_cached([row for row in self._cache if row.offset < lowest])
         self.held.go_back(lowest)
         self._leave_to_file()
 
@@ -201,10 +198,7 @@ class Reader:
         self._leaving |= evicted
         last = offsets[-1]
         if self._cache and self._cache[0].offset <= last:
-            kept = [row for row in self._cache if row.offset not in evicted]
-            size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
-            self._shared.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
-            self._cache = deque(kept)
+            self._keep_cached([row for row in self._cache if row.offset not in evicted])
         if self._returned:
             self._returned = deque([row for row in self._returned if row.offset not in evicted])
         self.held.evict(evicted)
@@ -219,6 +213,11 @@ class Reader:
         self._leaving.discard(offset)
         if offset < self._position:
             self.held.remember([offset])
+
+    def _keep_cached(self, kept: Sequence[Row]) -> None:
+        size = sum([row.size for row in self._cache]) - sum([row.size for row in kept])
+        self._shared.cache.bytes -= size + (len(self._cache) - len(kept)) * ROW_MEMORY_BYTES
+        self._cache = deque(kept)
 
     def _leave_to_file(self) -> None:
         """Drop rows given back that are read from the file again."""

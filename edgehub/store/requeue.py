@@ -87,7 +87,7 @@ class Requeuer:
             def apply(removed: list[Depth]) -> int:
                 for target in targets.values():
                     target.apply(self._shared.offsets.committed)
-                    target.queue.rows_requeued(target.rows)
+                    target.queue.totals.requeued_total += target.rows
                 if step.shortest_ttl_ms < self._retention.shortest_ttl_ms:
                     self._retention.ttl_seen(step.shortest_ttl_ms)
                 return self._apply_removal(removed, released)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.message import NEVER_MS
 from edgehub.store.encoding import SELECT_COLUMNS
 from edgehub.store.transaction import json_list
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edgehub.message import Row
 
@@ -48,17 +49,21 @@ def read_ranges(
     return rows, True
 
 
+def read_rows(
+    number: int, where: str, chosen: Sequence[Any], decode: Decode, connection: sqlite3.Connection
+) -> tuple[list[Row], bool]:
+    """Read the rows that a condition in columns of `q` chooses; the same."""
+    rows: list[Row] = []
+    cursor = connection.execute(f"{_select(number)} WHERE {where}", chosen)
+    return rows, _collect(cursor, rows, NEVER_MS, decode)
+
+
 def read_offsets(
     number: int, offsets: list[int], decode: Decode, connection: sqlite3.Connection
 ) -> tuple[list[Row], bool]:
     """Read rows by their offsets; the same."""
-    sql = (
-        f"{_select(number)} WHERE q.offset IN (SELECT value FROM json_each(?))"  # noqa: S608 - our names
-        " ORDER BY q.offset"
-    )
-    rows: list[Row] = []
-    cursor = connection.execute(sql, (json_list(offsets),))
-    return rows, _collect(cursor, rows, len(offsets) + 1, decode)
+    where = "q.offset IN (SELECT value FROM json_each(?)) ORDER BY q.offset"
+    return read_rows(number, where, (json_list(offsets),), decode, connection)
 
 
 def _collect(cursor: sqlite3.Cursor, rows: list[Row], rows_max: int, decode: Decode) -> bool:

@@ -33,15 +33,23 @@ def read_records(
         chosen: Its parameters.
         labels: Names of routes.
     """
-    cursor = connection.execute(
+    return [
+        record_of(columns, labels)
+        for columns in connection.execute(select_records(number, where), chosen)
+    ]
+
+
+def select_records(number: int, where: str) -> str:
+    """Return the query for the columns of some rows, of which `record_of` makes records."""
+    return (
         f"SELECT q.offset, q.enqueued_ms, coalesce(q.expires_ms, {NEVER_MS}), q.size, q.attempts,"  # noqa: S608 - our numbers and words
         " q.routes, coalesce(q.message_id, q.body_id, 0), coalesce(q.header, b.header)"
         f" FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id WHERE {where}"
-        " ORDER BY q.offset",
-        chosen,
+        " ORDER BY q.offset"
     )
-    names = labels.routes
-    return [
-        (*numbers, names(routes), key, decode_sender(header))
-        for *numbers, routes, key, header in cursor
-    ]
+
+
+def record_of(columns: tuple[Any, ...], labels: Labels) -> Record:
+    """Build the record of a row."""
+    *numbers, routes, key, header = columns
+    return (*numbers, labels.routes(routes), key, decode_sender(header))

@@ -37,7 +37,30 @@ class RowState(StrEnum):
     EXPIRED = "expired"  # its time to live has ended; clean-up deletes it
 
 
-class QueueStatistics(Struct, frozen=True, kw_only=True):
+class QueueTotals(Struct):
+    """What became of the rows of one queue since the start.
+
+    Attributes:
+        enqueued_total: Rows stored; the other totals alike.
+        enqueued_bytes_total: Sum of the sizes of those rows.
+        dropped_total: Rows evicted or dropped at a limit.
+        moved_total: Rows moved to another queue: they became stale, or were moved by command.
+        purged_total: Rows that an operator removed.
+        requeued_total: Rows that came back from the dead letters.
+    """
+
+    enqueued_total: int = 0
+    enqueued_bytes_total: int = 0
+    sent_total: int = 0
+    expired_total: int = 0
+    dead_lettered_total: int = 0
+    dropped_total: int = 0
+    moved_total: int = 0
+    purged_total: int = 0
+    requeued_total: int = 0
+
+
+class QueueStatistics(QueueTotals, frozen=True, kw_only=True):
     """One queue. Depth and bytes are those of the rows in the file, at any moment.
 
     Attributes:
@@ -46,12 +69,6 @@ class QueueStatistics(Struct, frozen=True, kw_only=True):
         oldest_enqueued_ms: Hub time of the lowest row, None = no rows.
         in_flight: Rows handed to the pump and not settled.
         checkpoint: All rows up to it have left.
-        enqueued_total: Rows stored since start; the other totals alike.
-        enqueued_bytes_total: Sum of the sizes of those rows.
-        dropped_total: Rows evicted or dropped at a limit.
-        moved_total: Rows moved to another queue: they became stale, or were moved by command.
-        purged_total: Rows that an operator removed.
-        requeued_total: Rows that came back from the dead letters.
     """
 
     id: QueueId
@@ -63,15 +80,6 @@ class QueueStatistics(Struct, frozen=True, kw_only=True):
     oldest_enqueued_ms: int | None
     in_flight: int
     checkpoint: int
-    enqueued_total: int
-    enqueued_bytes_total: int
-    sent_total: int
-    expired_total: int
-    dead_lettered_total: int
-    dropped_total: int
-    moved_total: int
-    purged_total: int
-    requeued_total: int
 
 
 class LimitStatistics(Struct, frozen=True, kw_only=True):

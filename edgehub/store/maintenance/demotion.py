@@ -110,7 +110,7 @@ class Demotion:
     async def run(self) -> None:
         """Move stale rows periodically until cancelled."""
         while True:
-            await self._pause()
+            await self._staleness.pause.wait_period(self._clock, self._period_s)
             await self.demote()
 
     async def demote(self) -> None:
@@ -126,18 +126,10 @@ class Demotion:
                     log.warning("store.demotion_failed", error=str(exc))
                     return
 
-    async def _pause(self) -> None:
-        begin_s = self._clock.monotonic()
-        while True:
-            until_s = begin_s + (GAP_S if self._staleness.is_met else self._period_s)
-            left_s = until_s - self._clock.monotonic()
-            if left_s <= 0:
-                return
-            await self._staleness.pause.wait(self._clock, left_s if left_s < math.inf else None)
-
-    @property
     def _period_s(self) -> float:
         shortest_s = self._staleness.shortest_s
+        if self._staleness.is_met:
+            return GAP_S
         if shortest_s == math.inf:
             return math.inf
         return min(max(shortest_s * SECONDS_SHARE, PERIOD_S_MIN), PERIOD_S_MAX)

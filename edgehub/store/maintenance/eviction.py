@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.message import NEVER_MS
 from edgehub.store.caps import Overflow
-from edgehub.store.encoding import decode_sender
+from edgehub.store.row_records import record_of, select_records
 
 if TYPE_CHECKING:
     import sqlite3
@@ -135,8 +134,7 @@ def _pick(
     streams = [_oldest(connection, *source) for source in sources]
     try:
         for _, _, number, record in heapq.merge(*streams):
-            *numbers, routes, key, header = record
-            picked.append((number, (*numbers, labels.routes(routes), key, decode_sender(header))))
+            picked.append((number, record_of(record, labels)))
             rows_left -= 1
             bytes_left -= record[3]
             if (rows_left <= 0 and bytes_left <= 0) or len(picked) >= PICK_ROWS_MAX:
@@ -150,13 +148,7 @@ def _pick(
 def _oldest(
     connection: sqlite3.Connection, number: int, rank: int, busy: str
 ) -> Generator[tuple[int, int, int, Any], None, None]:
-    sql = (
-        f"SELECT q.offset, q.enqueued_ms, coalesce(q.expires_ms, {NEVER_MS}), q.size, q.attempts,"  # noqa: S608 - our numbers
-        " q.routes, coalesce(q.message_id, q.body_id, 0), coalesce(q.header, b.header)"
-        f" FROM q_{number} q LEFT JOIN body b ON b.id = q.body_id"
-        " WHERE q.creation IS NULL AND q.offset NOT IN (SELECT value FROM json_each(?))"
-        " ORDER BY q.offset"
-    )
-    with closing(connection.execute(sql, (busy,))) as cursor:
+    where = "q.creation IS NULL AND q.offset NOT IN (SELECT value FROM json_each(?))"
+    with closing(connection.execute(select_records(number, where), (busy,))) as cursor:
         for record in cursor:
             yield rank, record[0], number, record

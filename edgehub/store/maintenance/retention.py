@@ -123,7 +123,8 @@ class Retention:
     async def run(self) -> None:
         """Clean up periodically until cancelled."""
         while True:
-            await self._pause()
+            await self._idle.wait_period(self._clock, self._next_s)
+            self._is_due_soon = False
             await self.clean()
 
     async def clean(self) -> None:
@@ -175,15 +176,8 @@ class Retention:
             if enough() or not await self._clean_queue(queue, run_job, enough):
                 return
 
-    async def _pause(self) -> None:
-        begin_s = self._clock.monotonic()
-        while True:
-            period_s = min(self.period_s, SOON_S) if self._is_due_soon else self.period_s
-            left_s = begin_s + period_s - self._clock.monotonic()
-            if left_s <= 0:
-                self._is_due_soon = False
-                return
-            await self._idle.wait(self._clock, left_s)
+    def _next_s(self) -> float:
+        return min(self.period_s, SOON_S) if self._is_due_soon else self.period_s
 
     def _shortest_stored(self) -> int:
         expiries = [queue.zones.min_expires_ms for queue in self._queues.all()]
@@ -233,7 +227,7 @@ class Retention:
 
     def _apply(self, queue: Queue, todo: list[int], cleaned: StepResult) -> int:
         queue.zones.replace(cleaned.zones)
-        queue.rows_expired(cleaned.rows)
+        queue.totals.expired_total += cleaned.rows
         queue.lowest_committed(cleaned.lowest, self._shared.offsets.committed)
         if cleaned.at_live_row:
             todo.clear()

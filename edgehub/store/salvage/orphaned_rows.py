@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgehub.store.salvage.damaged_file import row_of
-from edgehub.store.salvage.placement import counts_of
+from edgehub.store.salvage.placement import counts_of, queues_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,10 +66,10 @@ class OrphanedRows:
             if not rows:
                 continue
             found = counts_of(row[0] for row in rows)
-            queues = missing.queues_of(found)
+            queues = queues_of(found, missing)
             if len(queues) == 1 and self._fits(queues[0], rows):
                 any_placed |= self._copy(self._queues[queues[0]], rows) > 0
-            elif queues or not missing.is_known:
+            elif queues or not zones.is_whole:
                 any_placed |= self._copy(parked(), rows) > 0
         return any_placed
 

@@ -59,33 +59,21 @@ class ZoneDepths:
             return 0
         known = {number: self._rows.get(number, {}) for number in numbers}
         equal = [number for number, rows in known.items() if rows == found]
-        return _only(equal) or _only([n for n, rows in known.items() if _covers(rows, found)])
+        return _only(equal) or _only(queues_of(found, known))
 
-    def without(self, present: Mapping[int, Counts]) -> Missing:
-        """Return what is missing, where `present` was found by number of the queue."""
-        missing = {
+    def without(self, present: Mapping[int, Counts]) -> dict[int, Counts]:
+        """Return what is missing by number of the queue, where `present` was found."""
+        return {
             number: {
                 zone: rows - present.get(number, {}).get(zone, 0) for zone, rows in zones.items()
             }
             for number, zones in self._rows.items()
         }
-        return Missing(missing, is_known=self.is_whole)
 
 
-class Missing:
-    """Rows that ought to be there, by queue and zone.
-
-    Attributes:
-        is_known: The zone rows are whole: what they do not miss was not waiting.
-    """
-
-    def __init__(self, rows: dict[int, Counts], *, is_known: bool) -> None:
-        self._rows = rows
-        self.is_known = is_known
-
-    def queues_of(self, found: Counts) -> list[int]:
-        """List the queues that miss as many rows as were found on a page, and at these offsets."""
-        return [number for number, rows in self._rows.items() if _covers(rows, found)]
+def queues_of(found: Counts, missing: Mapping[int, Counts]) -> list[int]:
+    """List the queues that miss as many rows as were found on a page, and at these offsets."""
+    return [number for number, rows in missing.items() if _covers(rows, found)]
 
 
 def counts_of(offsets: Iterable[int]) -> Counts:

@@ -58,14 +58,14 @@ class RowValidator:
     def _message(self, values: list[Any], places: dict[str, int]) -> Record | None:
         header, body = values[places["header"]], values[places["body"]]
         shared = "body_id" in places and values[places["body_id"]] is not None
-        mended = None if shared else self._header(header)
+        repaired = None if shared else self._header(header)
         size = values[places["size"]] if "size" in places else 1
-        whole = shared if mended is None else isinstance(body, bytes)
+        whole = shared if repaired is None else isinstance(body, bytes)
         if not whole or not isinstance(size, int) or size <= 0:
             self.refused += 1
             return None
-        if mended is not None:
-            values[places["header"]] = mended
+        if repaired is not None:
+            values[places["header"]] = repaired
         if "routes" in places:
             values[places["routes"]] = self._routes(values[places["routes"]])
         return values
