@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.journal.segments import Segment
 from edgehub.storage.durable_files import make_folder, write_end
@@ -34,25 +35,22 @@ _RECORD: Final = struct.Struct(">QI")
 """Number of the commit and length of its events; number 0 is the ledger's state."""
 
 
-class HeldSegment:
+class HeldSegment(Struct, eq=False):
     """One held segment.
 
     Attributes:
         lines: As the machine believed.
         hub_ms: Hub time of the last commit in it.
+        account: Stands before the events; written with the first of them.
         length: Bytes of events that are on stable storage.
         rewritten: Bytes of them that have been written again.
     """
 
-    __slots__ = ("account", "hub_ms", "length", "lines", "rewritten")
-
-    def __init__(self, lines: Segment, hub_ms: int, account: list[Any]) -> None:
-        self.lines = lines
-        self.hub_ms = hub_ms
-        self.account = account
-        """Stands before the events; written with the first of them."""
-        self.length = 0
-        self.rewritten = 0
+    lines: Segment
+    hub_ms: int
+    account: list[Any]
+    length: int = 0
+    rewritten: int = 0
 
     @property
     def size(self) -> int:
@@ -205,8 +203,7 @@ class Held:
         self._growing = None
         is_whole = True
         for lines, hub_ms, length, rewritten in documents:
-            entry = HeldSegment(Segment.restore(lines), hub_ms, [])
-            entry.length, entry.rewritten = length, rewritten
+            entry = HeldSegment(Segment.restore(lines), hub_ms, [], length, rewritten)
             if _cut(self.lines_file(entry), entry.lines.length) and _cut(
                 self._events_file(entry), length
             ):

@@ -10,6 +10,8 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from edgehub.clock import Pause
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -49,14 +51,14 @@ class Pace:
         self._clock = clock
         self._hurried = 0
         """Callers that wait for the lines of all events."""
-        self._cut = asyncio.Event()
+        self._cut = Pause()
         self._recorded_seen = 0
 
     @contextmanager
     def hurried(self) -> Iterator[None]:
         """Make no pauses inside the block."""
         self._hurried += 1
-        self._cut.set()
+        self._cut.cut()
         try:
             yield
         finally:
@@ -84,9 +86,4 @@ class Pace:
         if pause_s < PAUSE_MIN_S or self._hurried:
             await asyncio.sleep(0)
             return
-        self._cut.clear()
-        timer = self._clock.call_later(pause_s, self._cut.set)
-        try:
-            await self._cut.wait()
-        finally:
-            timer.cancel()
+        await self._cut.wait(self._clock, pause_s)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from edgehub.journal.lines import day_text
 from edgehub.storage.durable_files import make_folder, sync_folder, write_end
@@ -29,6 +30,7 @@ LEVEL: Final = 2
 SUFFIX: Final = ".jsonl.gz"
 OPEN: Final = ".open"
 UNKNOWN: Final = "unknown"
+DOCUMENT_MIN: Final = 5
 NO_CHECKSUM: Final = -1
 """Of a segment whose position was stored by a version that stored no checksum."""
 HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -40,7 +42,7 @@ _NAME: Final = re.compile(r"(\d{12})-[0-9a-f]{8}\.jsonl\.gz")
 log = structlog.get_logger(__name__)
 
 
-class Segment:
+class Segment(Struct, eq=False):
     """A growing segment.
 
     Attributes:
@@ -51,26 +53,16 @@ class Segment:
         length: Bytes that are on stable storage.
     """
 
-    __slots__ = (
-        "_checksum",
-        "_compressor",
-        "_size",
-        "day",
-        "hour",
-        "last_commit",
-        "length",
-        "path",
+    path: str
+    day: int | None
+    hour: int
+    last_commit: int = 0
+    length: int = 0
+    _checksum: int = 0
+    _size: int = 0
+    _compressor: Any = field(
+        default_factory=partial(zlib.compressobj, LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     )
-
-    def __init__(self, path: str, day: int | None, hour: int) -> None:
-        self.path = path
-        self.day = day
-        self.hour = hour
-        self.last_commit = 0
-        self.length = 0
-        self._checksum = 0
-        self._size = 0
-        self._compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
 
     @property
     def has_lines(self) -> bool:
@@ -84,11 +76,8 @@ class Segment:
     @classmethod
     def restore(cls, document: list[Any]) -> Segment:
         """Return the segment that a document describes; `take_over` goes on with it."""
-        path, day, hour, last_commit, length, *checksum = document
-        segment = cls(path, day, hour)
-        segment.last_commit, segment.length = last_commit, length
-        segment._checksum = checksum[0] if checksum else NO_CHECKSUM
-        return segment
+        *fields, checksum = document if len(document) > DOCUMENT_MIN else [*document, NO_CHECKSUM]
+        return cls(*fields, checksum)
 
     def compress(self, texts: Iterable[str]) -> bytes:
         """Return the bytes that go behind those written so far."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from edgehub.clock import Pause
 from edgehub.pump.admission import Admission
 from edgehub.pump.dependencies import Dependencies
 from edgehub.pump.in_flight import InFlight
@@ -113,7 +114,7 @@ class Pump:
         )
         self._stall_detector = StallDetector()
         self._wait_observer = WaitObserver(listener, endpoint.id)
-        self._settled = asyncio.Event()
+        self._settled = Pause()
         self._link_up = False
         self._down_reason = self._parked_reason = ""
         self._best_waiting: float = math.inf
@@ -142,15 +143,10 @@ class Pump:
             deadline: Monotonic time of the clock at which waiting ends.
         """
         self._draining = True
-        timer = self._clock.call_later(
-            max(0.0, deadline - self._clock.monotonic()), self._settled.set
-        )
         try:
-            while self._in_flight and self._clock.monotonic() < deadline:
-                self._settled.clear()
-                await self._settled.wait()
+            while self._in_flight and (left_s := deadline - self._clock.monotonic()) > 0:
+                await self._settled.wait(self._clock, left_s)
         finally:
-            timer.cancel()
             self._take_results()
             self._in_flight.give_back_all(self._now_ms())
 
@@ -363,7 +359,7 @@ class Pump:
         failed = self._in_flight.take(now, self._now_ms())
         if failed and self._refusals.paused_until > now:
             self._best_waiting = self._pumped_queues.best_ready()
-        self._settled.set()
+        self._settled.cut()
 
     def _yield_to(self, priority: Priority) -> None:
         if priority < self._best_waiting:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 
+from msgspec import Struct
 
-class TokenBucket:
+
+class TokenBucket(Struct, eq=False):
     """The bucket; without a rate everything may be sent.
 
     Attributes:
@@ -18,13 +20,10 @@ class TokenBucket:
         depth: Bytes that may be sent at once after a pause.
     """
 
-    __slots__ = ("_at", "_level", "depth", "rate")
-
-    def __init__(self, rate: float = math.inf) -> None:
-        self.rate = rate
-        self.depth = 0.0
-        self._level = 0.0
-        self._at = 0.0
+    rate: float = math.inf
+    depth: float = 0.0
+    _level: float = 0.0
+    _at: float = 0.0
 
     def change(self, rate: float, depth: float) -> None:
         """Set another rate; what was overspent stays so."""

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from edgehub.clock import Pause
 from edgehub.errors import StoreError
 from edgehub.message import Refusal
 from edgehub.store.commit import Commit
 from edgehub.store.database import StoreBusyError, StoreValueError, settled
 from edgehub.store.failure import Failure
 from edgehub.store.group import GROUP_ROWS_MAX, Group, take_freeing
-from edgehub.store.pause import Pause
 
 if TYPE_CHECKING:
     import sqlite3
@@ -266,7 +266,7 @@ class Committer:
         self.commit_failures_total += 1
         failure = writer.failure
         if failure is None:
-            failure = writer.failure = Failure(str(error), now_s)
+            failure = writer.failure = Failure(str(error), now_s, now_s)
         failure.report(str(error), now_s, writer.pending_bytes)
         delay_s = failure.delay_s()
         failure.attempts += 1

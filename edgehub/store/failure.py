@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec import Struct
 
 from edgehub.errors import StoreError
 from edgehub.message import Refusal
@@ -50,16 +51,13 @@ def settling() -> tuple[Callable[[int, Refusal | None], None], asyncio.Future[Re
     return settle, settled
 
 
-class Failure:
+class Failure(Struct):
     """The failures since the last commit that succeeded."""
 
-    __slots__ = ("attempts", "logged_s", "reason", "since_s")
-
-    def __init__(self, reason: str, now_s: float) -> None:
-        self.reason = reason
-        self.since_s = now_s
-        self.logged_s = now_s
-        self.attempts = 0
+    reason: str
+    since_s: float
+    logged_s: float
+    attempts: int = 0
 
     def report(self, reason: str, now_s: float, pending_bytes: int) -> None:
         """Log why a try failed, before it is counted."""

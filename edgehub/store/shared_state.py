@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from edgehub.store.pause import Pause
+from edgehub.clock import Pause
 
 if TYPE_CHECKING:
     from edgehub.clock import Clock, HubTime

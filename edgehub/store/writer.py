@@ -12,11 +12,11 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from edgehub.clock import Pause
 from edgehub.errors import StoreError
 from edgehub.message import Refusal
 from edgehub.store.commit_timer import CommitTimer
 from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
-from edgehub.store.pause import Pause
 
 if TYPE_CHECKING:
     import sqlite3

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.clock import between_slices
 from edgehub.routes.tenant import RouteKey
 from edgehub.sync.faults import RouteNotFoundError
-from edgehub.sync.storage import BrokenRow, StoredRow
+from edgehub.sync.storage import StoredRow
 from edgehub.sync.views import LISTED_MAX, RouteState, RouteView
 
 if TYPE_CHECKING:
-    from edgehub.routes.content import RouteContent
     from edgehub.routes.live import LiveRoutes
     from edgehub.routes.tenant import Tenant
     from edgehub.sync.reconciler import Reconciler
@@ -62,43 +62,40 @@ class Queries:
             RouteNotFoundError: There is none.
         """
         row = self._reconciler.rows.get(key)
-        if row is None:
-            content = self._reconciler.file_routes.get(key)
-            if content is None:
-                raise RouteNotFoundError(key.id)
-            return self._of_file(key, content)
-        if isinstance(row, BrokenRow):
-            return self._view(key, None, row.raw[:64], enabled=True)
-        return self._view(key, row, row.hash, enabled=row.enabled)
+        if isinstance(row, StoredRow):
+            return self._of_row(row)
+        if row is not None:
+            return self._view(key, row.raw[:64], {}, enabled=True)
+        content = self._reconciler.file_routes.get(key)
+        if content is None:
+            raise RouteNotFoundError(key.id)
+        view = self._view(key, content.hash, content.members, enabled=True)
+        return replace(view, origin="manifest", file=self.file)
 
     def stored(self, row: StoredRow) -> RouteView:
         """Return a row that was just stored, as it is now if this hub has applied it since."""
         known = self._reconciler.rows.get(row.key)
         if isinstance(known, StoredRow) and known.revision >= row.revision:
             return self.view(row.key)
-        return self._view(row.key, row, row.hash, enabled=row.enabled)
+        return self._of_row(row)
 
-    def _of_file(self, key: RouteKey, content: RouteContent) -> RouteView:
-        runs = self._live.hash_of(key) == content.hash
-        return RouteView(
-            key=key,
-            members=content.members,
-            enabled=True,
-            hash=content.hash,
-            revision=0,
-            origin="manifest",
-            file=self.file,
-            created_ms=None,
-            modified_ms=None,
-            state=RouteState.RUNNING if runs else RouteState.PENDING,
-            reason=None,
-            live_hash=self._live.hash_of(key),
-            shared_with=self._live.sharing(key, LISTED_MAX),
+    def _of_row(self, row: StoredRow) -> RouteView:
+        content = self._reconciler.content(row)
+        members = {} if content is None else content.members
+        if content is None and row.text is not None:
+            members = json.loads(row.text)
+        return replace(
+            self._view(row.key, row.hash, members, enabled=row.enabled),
+            revision=row.revision,
+            origin=row.origin,
+            created_ms=row.created_ms,
+            modified_ms=row.modified_ms,
         )
 
     def _view(
-        self, key: RouteKey, row: StoredRow | None, content_hash: str, *, enabled: bool
+        self, key: RouteKey, content_hash: str, members: dict[str, Any], *, enabled: bool
     ) -> RouteView:
+        """Return a view of what runs under a key, without what only a stored row has."""
         failure = self._reconciler.failures.get(key)
         live_hash = self._live.hash_of(key)
         if failure is not None:
@@ -107,20 +104,11 @@ class Queries:
             state = RouteState.DISABLED
         else:
             state = RouteState.RUNNING if live_hash == content_hash else RouteState.PENDING
-        content = None if row is None else self._reconciler.content(row)
-        members = {} if content is None else content.members
-        if content is None and row is not None and row.text is not None:
-            members = json.loads(row.text)
         return RouteView(
             key=key,
             members=members,
             enabled=enabled,
             hash=content_hash,
-            revision=0 if row is None else row.revision,
-            origin="api" if row is None else row.origin,
-            file=None,
-            created_ms=None if row is None else row.created_ms,
-            modified_ms=None if row is None else row.modified_ms,
             state=state,
             reason=None if failure is None else failure.reason,
             live_hash=live_hash,

@@ -50,11 +50,11 @@ class RouteView:
     members: dict[str, Any]
     enabled: bool
     hash: str
-    revision: int
-    origin: str
-    file: str | None
-    created_ms: int | None
-    modified_ms: int | None
+    revision: int = 0
+    origin: str = "api"
+    file: str | None = None
+    created_ms: int | None = None
+    modified_ms: int | None = None
     state: RouteState
     reason: str | None
     live_hash: str | None

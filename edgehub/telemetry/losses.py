@@ -72,18 +72,15 @@ class Loss(Struct, frozen=True, kw_only=True):
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Total:
+class _Total(Struct, eq=False):
     """How one total grew."""
 
-    __slots__ = ("_minutes", "example", "last", "line_s", "newest_s", "unlogged")
-
-    def __init__(self) -> None:
-        self._minutes: deque[tuple[int, int]] = deque()
-        self.last = 0
-        self.example = ""
-        self.newest_s = 0.0
-        self.line_s: float | None = None
-        self.unlogged = 0
+    last: int = 0
+    example: str = ""
+    newest_s: float = 0.0
+    line_s: float | None = None
+    unlogged: int = 0
+    _minutes: deque[tuple[int, int]] = field(default_factory=deque)
 
     def grow(self, number: int, minute: int) -> None:
         if self._minutes and self._minutes[-1][0] == minute:

@@ -14,10 +14,10 @@ import orjson
 import structlog
 from typing_extensions import override
 
+from edgehub.clock import Pause
 from edgehub.journal.row_events import RowEvent
 from edgehub.message import NEVER_MS
 from edgehub.store.database import StoreBusyError
-from edgehub.store.pause import Pause
 from edgehub.store.zone_step import STEP_ROWS_MAX, StepResult, ZoneStep
 from edgehub.store.zones import ZONE_OFFSETS
 
