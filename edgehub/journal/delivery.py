@@ -210,8 +210,6 @@ class FolderTarget:
         root: The folder.
     """
 
-    __slots__ = ("root",)
-
     def __init__(self, root: Path) -> None:
         self.root = root
 
@@ -253,8 +251,6 @@ class FolderTarget:
 
 class UrlTarget:
     """A file system of fsspec."""
-
-    __slots__ = ("_root", "_system", "_url")
 
     def __init__(self, system: Any, root: str, *, url: str) -> None:
         self._system = system

@@ -43,8 +43,6 @@ class ExportBook:
         file: Where it is kept.
     """
 
-    __slots__ = ("_file", "_targets")
-
     def __init__(self, file: Path) -> None:
         self._file = file
         self._targets: dict[str, _Exports] | None = None

@@ -69,8 +69,6 @@ class Held:
         segments: The journal's folder.
     """
 
-    __slots__ = ("_growing", "_segments", "entries", "retelling")
-
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
         self._growing: HeldSegment | None = None

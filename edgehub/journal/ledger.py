@@ -71,23 +71,6 @@ class Ledger:
         day: Date of the last commit that has one, days since 1970; None = there was none.
     """
 
-    __slots__ = (
-        "_ages",
-        "_guessed",
-        "_links",
-        "_origin",
-        "_seq",
-        "_settings",
-        "_stopped",
-        "_waits",
-        "commit",
-        "corrections",
-        "day",
-        "gauges",
-        "hub_ms",
-        "wall_ms",
-    )
-
     def __init__(self, origin: Origin) -> None:
         self.commit = 0
         self.hub_ms = 0

@@ -50,8 +50,6 @@ class Origin:
         message_prefix: What message ids of that file begin with, up to the offset.
     """
 
-    __slots__ = ("head", "hub_id", "message_prefix", "store_id")
-
     def __init__(self, hub_id: str, store_id: str, message_prefix: str) -> None:
         self.hub_id = hub_id
         self.store_id = store_id

@@ -44,8 +44,6 @@ class Pace:
         clock: Timers.
     """
 
-    __slots__ = ("_clock", "_cut", "_hurried", "_recorded_seen", "_source")
-
     def __init__(self, source: EventSource, clock: Clock) -> None:
         self._source = source
         self._clock = clock

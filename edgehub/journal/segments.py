@@ -149,8 +149,6 @@ class Segments:
         store_id: Id of the database file, 16 hex digits.
     """
 
-    __slots__ = ("_hub_id", "_store_id", "folder")
-
     def __init__(self, folder: Path, *, hub_id: str, store_id: str) -> None:
         self.folder = folder
         self._hub_id = hub_id

@@ -124,8 +124,6 @@ class Course:
 class Waits:
     """The histories of one hub."""
 
-    __slots__ = ("_courses", "_held")
-
     def __init__(self) -> None:
         self._courses: dict[str, Course] = {}
         self._held: defaultdict[Key, list[Interval]] = defaultdict(list)

@@ -18,8 +18,6 @@ T = TypeVar("T")
 class Worker:
     """One job at a time; its callers hold a lock."""
 
-    __slots__ = ("_job",)
-
     def __init__(self) -> None:
         self._job: asyncio.Future[Any] | None = None
 

@@ -51,18 +51,6 @@ class Reports:
             as it is asked for.
     """
 
-    __slots__ = (
-        "_clock",
-        "_draining",
-        "_extend_until",
-        "_manager",
-        "_period_s",
-        "_stall_s",
-        "_stalled_of",
-        "_summary",
-        "stalled",
-    )
-
     def __init__(
         self,
         manager: ServiceManager,

@@ -35,8 +35,6 @@ class ServiceManager:
         watchdog_s: Longest silence before the process is killed, None = it may be silent.
     """
 
-    __slots__ = ("_address", "_failing", "_unsent", "watchdog_s")
-
     def __init__(self, address: str | None, *, watchdog_s: float | None = None) -> None:
         assert watchdog_s is None or watchdog_s > 0, watchdog_s
         self._address = address

@@ -32,8 +32,6 @@ class Admission:
         dependencies: Holds rows back behind unconfirmed creations.
     """
 
-    __slots__ = ("_dependencies", "_holds", "_poison", "_rules")
-
     def __init__(
         self,
         holds: Holds,

@@ -40,22 +40,6 @@ class InFlight:
         handed_bytes_total: Bytes of all rows that were handed to the link, delivered or not.
     """
 
-    __slots__ = (
-        "_dependencies",
-        "_holds",
-        "_is_measured",
-        "_poison",
-        "_pumped_queues",
-        "_refusals",
-        "_results",
-        "_rows",
-        "_window",
-        "handed_bytes_total",
-        "row_bytes_per_wire_byte",
-        "sent_bytes_total",
-        "sent_total",
-    )
-
     def __init__(
         self,
         pumped_queues: PumpedQueues,

@@ -26,8 +26,6 @@ HOLDS_MAX: Final = 1024
 class Holds:
     """The holds of one pump."""
 
-    __slots__ = ("_ends", "_held", "_sequence", "_trials", "_waits")
-
     def __init__(self) -> None:
         self._held: dict[Key, float] = {}
         self._trials: dict[int, Key] = {}

@@ -116,19 +116,6 @@ class Poison:
         suspects: Offsets of rows that refusals are counted against.
     """
 
-    __slots__ = (
-        "_counts",
-        "_idle_since",
-        "_kept_out",
-        "_last_tries",
-        "_reconnect_soon",
-        "_senders",
-        "_sent",
-        "_window",
-        "narrow_rows",
-        "suspects",
-    )
-
     def __init__(
         self, endpoint_id: str, window: SendWindow, rng: random.Random, counts: CloseCounts
     ) -> None:

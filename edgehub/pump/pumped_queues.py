@@ -40,19 +40,6 @@ class PumpedQueues:
         linger_s: See `PumpOptions`.
     """
 
-    __slots__ = (
-        "_clock",
-        "_creations",
-        "_dependencies",
-        "_empty",
-        "_of",
-        "_pumped_queues",
-        "_queues",
-        "_reads",
-        "_rng",
-        "_scheduler",
-    )
-
     def __init__(
         self,
         queues: Callable[[], Sequence[PumpQueue]],

@@ -77,8 +77,6 @@ class RefusedSenders:
         rng: Randomness for jitter.
     """
 
-    __slots__ = ("_closed_at", "_endpoint_id", "_held", "_records", "_rng")
-
     def __init__(self, endpoint_id: str, rng: random.Random) -> None:
         self._endpoint_id = endpoint_id
         self._rng = rng

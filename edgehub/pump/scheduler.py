@@ -26,8 +26,6 @@ class Scheduler:
         linger_s: See `PumpOptions`.
     """
 
-    __slots__ = ("_aged_last", "aging_s", "linger_s")
-
     def __init__(self, aging_s: float, linger_s: float = 0.0) -> None:
         self.aging_s = aging_s
         self.linger_s = linger_s

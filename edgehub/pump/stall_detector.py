@@ -9,8 +9,6 @@ from __future__ import annotations
 class StallDetector:
     """Compares the steps of one pump between two checks."""
 
-    __slots__ = ("_seen", "_since", "steps")
-
     def __init__(self) -> None:
         self.steps = 0
         self._seen = -1

@@ -36,16 +36,6 @@ class PumpListener(Protocol):
 class WaitObserver:
     """Calls the listener, None = there is none."""
 
-    __slots__ = (
-        "_delayed",
-        "_endpoint_id",
-        "_handed",
-        "_listener",
-        "_minute",
-        "_state",
-        "_traffic",
-    )
-
     def __init__(self, listener: PumpListener | None, endpoint_id: EndpointId) -> None:
         self._listener = listener
         self._endpoint_id = endpoint_id

@@ -11,8 +11,6 @@ from edgehub.clock import Clock, Timer
 class WakeUp:
     """One event and one timer."""
 
-    __slots__ = ("_clock", "_due", "_event", "_timer")
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._event = asyncio.Event()

@@ -107,44 +107,6 @@ class SendWindow:
         options: Bounds, whatever the link could take.
     """
 
-    __slots__ = (
-        "_alone",
-        "_bytes",
-        "_bytes_max",
-        "_cap",
-        "_flights",
-        "_flights_confirmed",
-        "_full_rate",
-        "_full_rounds",
-        "_head_of_line_s",
-        "_is_bunched",
-        "_is_held",
-        "_last_flight",
-        "_low_rounds",
-        "_pace",
-        "_payload_bytes",
-        "_piece_share",
-        "_rate",
-        "_round",
-        "_round_ahead_bytes",
-        "_round_bunched_s",
-        "_round_ends_at",
-        "_round_held_s",
-        "_round_limited",
-        "_round_row_bytes",
-        "_round_rtt_s",
-        "_row_bytes",
-        "_rows_max",
-        "_rows_max_own",
-        "_rows_max_peer",
-        "_rtt",
-        "_searching",
-        "_short_rounds",
-        "_turned_at",
-        "in_flight_bytes",
-        "in_flight_rows",
-    )
-
     def __init__(self, options: PumpOptions) -> None:
         self._cap = TokenBucket()
         self.in_flight_rows = 0

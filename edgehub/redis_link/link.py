@@ -210,8 +210,6 @@ class BlockingReader:
     Used by one task at a time.
     """
 
-    __slots__ = ("_connection", "_link")
-
     def __init__(self, link: RedisLink) -> None:
         self._link = link
         self._connection = link.make_connection()

@@ -15,8 +15,6 @@ class Script:
         sha1: What EVALSHA calls it.
     """
 
-    __slots__ = ("sha1", "text")
-
     def __init__(self, text: str) -> None:
         self.text = text
         # The name that the protocol prescribes; it guards nothing.

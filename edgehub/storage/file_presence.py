@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 class FilePresence:
     """Files as they were when they were opened."""
 
-    __slots__ = ("_files",)
-
     def __init__(self, paths: Iterable[Path]) -> None:
         """Record what the names lead to now; those that lead nowhere are not looked after."""
         self._files: list[tuple[Path, int, int]] = []

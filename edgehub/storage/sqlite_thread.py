@@ -28,8 +28,6 @@ class SqliteThread:
         options: Those of `sqlite3.connect`. Transactions are the jobs' own.
     """
 
-    __slots__ = ("_connection",)
-
     def __init__(self, path: Path | str, **options: Any) -> None:
         self._connection = aiosqlite.connect(path, isolation_level=None, timeout=0, **options)
 

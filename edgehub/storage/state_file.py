@@ -54,8 +54,6 @@ class StateFile:
         damaged_logs: Names of damaged logs of it, likewise.
     """
 
-    __slots__ = ("_presence", "_thread", "damaged", "damaged_logs", "path")
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged: list[str] = []

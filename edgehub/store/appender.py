@@ -33,20 +33,6 @@ if TYPE_CHECKING:
 class Appender:
     """Appends messages."""
 
-    __slots__ = (
-        "_hub_time",
-        "_labels",
-        "_limits",
-        "_offsets",
-        "_pending_bytes_max",
-        "_prefix",
-        "_queues",
-        "_retention",
-        "_staleness",
-        "_writer",
-        "closed",
-    )
-
     def __init__(
         self,
         shared: SharedState,

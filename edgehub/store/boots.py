@@ -94,18 +94,6 @@ class PowerOff(Struct, frozen=True, kw_only=True):
 class Boot:
     """This stretch of hub time, and the earlier ones."""
 
-    __slots__ = (
-        "_aheads",
-        "_clock",
-        "_current",
-        "_firsts",
-        "_off_ms",
-        "_past",
-        "_trust",
-        "_while_off",
-        "hub_time",
-    )
-
     def __init__(
         self,
         clock: Clock,

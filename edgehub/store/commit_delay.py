@@ -28,8 +28,6 @@ PENALTY_MAX: Final = 512
 class CommitDelay:
     """The rule, with the rate of rows that it has measured."""
 
-    __slots__ = ("_last_s", "_penalty", "_rate", "_skip", "fixed_s")
-
     def __init__(self, fixed_ms: int) -> None:
         """Set the delay; 0 = adaptive."""
         self.fixed_s = fixed_ms / 1000

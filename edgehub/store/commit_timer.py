@@ -22,8 +22,6 @@ class CommitTimer:
         is_now: The time has come.
     """
 
-    __slots__ = ("_at", "_clock", "_expired", "_timer", "is_now")
-
     def __init__(self, clock: Clock, expired: Callable[[], None]) -> None:
         self._clock = clock
         self._expired = expired

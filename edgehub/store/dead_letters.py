@@ -58,8 +58,6 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
 class DeadLetters:
     """Counts, bounds, encoding and reading of dead letters."""
 
-    __slots__ = ("_by_queue", "_bytes_max", "_labels", "_options", "bytes", "rows")
-
     def __init__(self, labels: Labels, options: StoreOptions, *, stored: list[Depth]) -> None:
         self._labels = labels
         self._options = options

@@ -48,8 +48,6 @@ class StoredEvents:
         state: Stored by the journal with its position, None = nothing yet.
     """
 
-    __slots__ = ("bytes", "number", "state")
-
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Read them."""
         highest, size = connection.execute(
@@ -146,27 +144,6 @@ class EventLog:
         is_trusted: Returns whether the clock is trusted.
         bytes_max: Beyond it blobs contain sums only.
     """
-
-    __slots__ = (
-        "_bytes_max",
-        "_early",
-        "_is_trusted",
-        "_notes",
-        "_number",
-        "_reads",
-        "_refused",
-        "_states",
-        "_sums",
-        "_utc_ms",
-        "bound_bytes",
-        "bytes",
-        "grew",
-        "hub_time",
-        "oldest_ms",
-        "recorded_total",
-        "state",
-        "urgent",
-    )
 
     def __init__(
         self,

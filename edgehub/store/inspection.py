@@ -58,8 +58,6 @@ class Found(Struct, frozen=True, kw_only=True):
 class Inspection:
     """Reads rows and dead letters."""
 
-    __slots__ = ("_database", "_dead_letters", "_decode", "_queues", "_store_id")
-
     def __init__(self, shared: SharedState, queues: Queues) -> None:
         self._database = shared.database
         self._dead_letters = shared.dead_letters

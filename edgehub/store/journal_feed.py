@@ -29,16 +29,6 @@ class JournalFeed:
         message_prefix: Prefix of message ids, before the offset.
     """
 
-    __slots__ = (
-        "_committing",
-        "_database",
-        "_events",
-        "_links",
-        "_writer",
-        "message_prefix",
-        "store_id",
-    )
-
     def __init__(
         self, events: EventLog, writer: Writer, database: Database, *, store_id: str
     ) -> None:

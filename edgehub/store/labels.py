@@ -21,8 +21,6 @@ LABEL_CHARS_MAX: Final = 512
 class Labels:
     """Both directions of the table, in memory."""
 
-    __slots__ = ("_by_routes", "_by_text", "_routes", "_texts", "unsaved")
-
     def __init__(self, stored: Iterable[tuple[int, str]] = ()) -> None:
         self._texts: dict[int, str] = dict(stored)
         self._by_text = {text: label for label, text in self._texts.items()}

@@ -110,27 +110,6 @@ class Limits:
         last_cap: The cap of the last refusal or drop.
     """
 
-    __slots__ = (
-        "_clean_up_soon",
-        "_clock",
-        "_disk_bytes",
-        "_events",
-        "_measure_after",
-        "_other_tables",
-        "_queues",
-        "_reached",
-        "_seal",
-        "_seen",
-        "_space",
-        "_written",
-        "best_newcomer",
-        "bytes_left",
-        "caps",
-        "last_cap",
-        "makes_room",
-        "rows_left",
-    )
-
     def __init__(
         self,
         caps: Caps,

@@ -58,19 +58,6 @@ class DatabaseLock:
             that ended without a close started; 0 = not known.
     """
 
-    __slots__ = (
-        "_descriptor",
-        "_inode",
-        "damage",
-        "file_missing",
-        "high_water",
-        "is_known",
-        "is_new",
-        "log_missing",
-        "path",
-        "was_closed",
-    )
-
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor

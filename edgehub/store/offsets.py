@@ -16,8 +16,6 @@ RESERVE: Final = 65_536
 class Offsets:
     """The counter."""
 
-    __slots__ = ("ahead", "committed", "next", "reserved")
-
     def __init__(self, high_water: int, *, ahead: bool) -> None:
         """Start above `high_water`; `ahead` = reserve offsets before they are used."""
         self.next = high_water + 1

@@ -117,8 +117,6 @@ class _Step(ZoneStep):
 class Purger:
     """Purges and moves queues, one call at a time."""
 
-    __slots__ = ("_clock", "_shared", "_writer")
-
     def __init__(self, shared: SharedState, writer: Writer) -> None:
         self._shared = shared
         self._writer = writer

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class Queues:
     """Queues by endpoint and priority."""
 
-    __slots__ = ("_by_endpoint", "_by_key", "_shared", "_wakes", "_writer")
-
     def __init__(self, shared: SharedState, writer: Writer, records: Iterable[QueueRecord]) -> None:
         self._shared = shared
         self._writer = writer

@@ -52,8 +52,6 @@ class Released(Struct):
 class Requeuer:
     """Requeues and purges dead letters."""
 
-    __slots__ = ("_dead_letters", "_queues", "_retention", "_shared", "_writer")
-
     def __init__(
         self, shared: SharedState, queues: Queues, writer: Writer, retention: Retention
     ) -> None:

@@ -33,8 +33,6 @@ class Cache(Struct):
 class Staleness:
     """Whether rows have recency, and whether a reader has skipped stale rows."""
 
-    __slots__ = ("is_met", "pause", "shortest_s")
-
     def __init__(self) -> None:
         self.pause = Pause()
         self.is_met = False

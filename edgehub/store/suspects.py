@@ -24,8 +24,6 @@ Counts = tuple[int, int, bool]
 class Suspects:
     """Counts by offset; see `edgehub.pump.poison`."""
 
-    __slots__ = ("_known", "_writer")
-
     def __init__(self, stored: Iterable[tuple[int, int, int, int]], writer: Writer) -> None:
         self._known: dict[int, Counts] = {
             offset: (closes, alone, bool(cleared)) for offset, closes, alone, cleared in stored

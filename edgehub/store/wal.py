@@ -60,21 +60,6 @@ class _Checkpoint(NamedTuple):
 class Wal:
     """Estimates the log's length and empties it in time."""
 
-    __slots__ = (
-        "_bytes_max",
-        "_clock",
-        "_counted_frames",
-        "_database",
-        "_estimate",
-        "_failing",
-        "_held_since_s",
-        "_retry_s",
-        "_tables",
-        "_threshold",
-        "bytes_total",
-        "size",
-    )
-
     def __init__(self, database: Database, clock: Clock, bytes_max: int) -> None:
         self._database = database
         self._clock = clock

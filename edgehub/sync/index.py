@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 class KeyIndex:
     """Ids by tenant."""
 
-    __slots__ = ("_ids",)
-
     def __init__(self) -> None:
         self._ids: dict[Tenant, list[str]] = {}
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 class _Threshold:
     """Drops what is below the level; loggers keep their processors, so it changes in here."""
 
-    __slots__ = ("number",)
-
     def __init__(self, number: int) -> None:
         self.number = number
 

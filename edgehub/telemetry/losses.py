@@ -101,8 +101,6 @@ class RecentLosses:
         sources: Return what parts have lost since the start.
     """
 
-    __slots__ = ("_clock", "_sources", "_totals")
-
     def __init__(self, clock: Clock, sources: Iterable[Callable[[], Iterable[Loss]]]) -> None:
         self._clock = clock
         self._sources = tuple(sources)

@@ -75,8 +75,6 @@ def stored_ageing(connection: sqlite3.Connection) -> Ageing | None:
 class Timekeeper:
     """The background task."""
 
-    __slots__ = ("_boot", "_clock", "_committer", "_offsets", "_queues", "_writer", "pending")
-
     def __init__(
         self,
         shared: SharedState,

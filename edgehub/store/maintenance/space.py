@@ -33,8 +33,6 @@ log = structlog.get_logger(__name__)
 class SpaceMonitor:
     """The background task."""
 
-    __slots__ = ("_clock", "_database", "_dead_letters", "_limits", "_wal", "_writer")
-
     def __init__(self, shared: SharedState, writer: Writer, limits: Limits, wal: Wal) -> None:
         self._database = shared.database
         self._dead_letters = shared.dead_letters

@@ -35,8 +35,6 @@ STEP_WAL_BYTES: Final = STEP_PAGES * 4096
 class Vacuum:
     """The background task."""
 
-    __slots__ = ("_clock", "_database", "_freed", "_samples", "_wal", "_writer")
-
     def __init__(self, shared: SharedState, writer: Writer, wal: Wal) -> None:
         self._database = shared.database
         self._writer = writer

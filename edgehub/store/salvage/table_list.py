@@ -66,8 +66,6 @@ class TableList(Struct, frozen=True, kw_only=True):
 class TableListKeeper:
     """Keeps the copy of one open file up to date."""
 
-    __slots__ = ("_failing", "_path", "_version")
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._version = -1
