@@ -308,15 +308,12 @@ class Ledger:
                 edge=edge,
                 rows=rows,
                 bytes=size,
-                **(self._ages_of((name, number), hub_ms) if edge == "in" else {}),
+                ages=self._ages[name, number].of(hub_ms) if edge == "in" else None,
+                age_step_ms=self._ages[name, number].step_ms if edge == "in" else None,
             )
             for (name, number), (rows, size) in sorted(self.gauges.items())
             if rows
         ]
-
-    def _ages_of(self, key: Key, hub_ms: int) -> dict[str, Any]:
-        ages = self._ages[key]
-        return {"ages": ages.of(hub_ms), "age_step_ms": ages.step_ms}
 
     def _settle_ages(self) -> None:
         """Correct ages to the rows that wait, where those were found and not followed."""

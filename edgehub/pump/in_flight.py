@@ -118,7 +118,7 @@ class InFlight:
             self._holds.end_trial(row.offset)
             pumped.put_back(row, now_ms, attempted=False)
         self._refusals.follow_again.clear()
-        self._poison.give_back_all(now_ms)
+        self._poison.give_back(now_ms)
         self._pumped_queues.flush()
 
     def _take_failed(self, failed: list[tuple[Row, SendResult]], now: float, now_ms: int) -> None:

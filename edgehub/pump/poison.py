@@ -307,7 +307,7 @@ class Poison:
         self._senders.confirmed({row.message.sender for row in confirmed})
         # This connection has confirmed another row, and these suspects were not on it.
         self._clear(self.suspects - self._sent)
-        self._give_back(now_ms)
+        self.give_back(now_ms)
 
     def check(self, now: float, now_ms: int, *, idle: bool) -> float:
         """Expire or return rows that are kept out, once due; return when to check again.
@@ -328,7 +328,7 @@ class Poison:
                 pumped.expired.append(row)
         since = min([since for _, _, since in self._kept_out.values()], default=math.inf)
         if now - since >= KEPT_OUT_S:
-            self._give_back(now_ms)
+            self.give_back(now_ms)
             return now
         due = min(
             [now + (row.expires_ms - now_ms) / 1000 for row, _, _ in self._kept_out.values()],
@@ -342,13 +342,18 @@ class Poison:
             self._idle_since = now
         if now - self._idle_since >= STABLE_S:
             self._clear(self._kept_out)
-            self._give_back(now_ms)
+            self.give_back(now_ms)
             return now
         return min(due, self._idle_since + STABLE_S)
 
-    def give_back_all(self, now_ms: int) -> None:
-        """Return the rows that are kept out: the pump ends."""
-        self._give_back(now_ms)
+    def give_back(self, now_ms: int) -> None:
+        """Return the rows that were kept out to their places; each is tried alone."""
+        kept_out, self._kept_out = self._kept_out, {}
+        for offset, (row, pumped, _) in kept_out.items():
+            if pumped.put_back(row, now_ms, attempted=False):
+                self._last_tries.add(offset)
+            else:
+                self.forget(offset)
 
     def forget(self, offset: int) -> None:
         """Forget the counts of a row: it has left, for whatever reason."""
@@ -376,15 +381,6 @@ class Poison:
             closes, alone, cleared = self._counts.get(offset)
             if not cleared:
                 self._counts.note(offset, (closes, alone, True))
-
-    def _give_back(self, now_ms: int) -> None:
-        """Return the rows that were kept out to their places; each is tried alone."""
-        kept_out, self._kept_out = self._kept_out, {}
-        for offset, (row, pumped, _) in kept_out.items():
-            if pumped.put_back(row, now_ms, attempted=False):
-                self._last_tries.add(offset)
-            else:
-                self.forget(offset)
 
     def _narrow(self, rows: int) -> None:
         if bool(rows) is not bool(self.narrow_rows):

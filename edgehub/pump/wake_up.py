@@ -27,7 +27,9 @@ class WakeUp:
 
     async def wait(self) -> None:
         """Wait for the turn; forgets the times of the last one."""
-        self._start_timer()
+        self._timer.cancel()
+        if self._due < math.inf:
+            self._timer.start(max(0.0, self._due - self._clock.monotonic()))
         await self._event.wait()
         self._event.clear()
         self._due = math.inf
@@ -35,9 +37,3 @@ class WakeUp:
     def stop(self) -> None:
         """Cancel the timer."""
         self._timer.cancel()
-
-    def _start_timer(self) -> None:
-        self.stop()
-        if self._due < math.inf:
-            wait_s = max(0.0, self._due - self._clock.monotonic())
-            self._timer.start(wait_s)

@@ -388,13 +388,12 @@ def _written(log: int, damage: LogDamage) -> Iterator[bytes]:
 
 def _keep_as(log: Path, aside: Path) -> None:
     """Link a log under a second name, or copy it where the file system has one name for a file."""
-    with suppress(FileExistsError):
-        try:
-            os.link(log, aside)
-        except FileExistsError:
-            raise
-        except OSError:
-            copyfile(log, aside)
+    if aside.exists():
+        return
+    try:
+        os.link(log, aside)
+    except OSError:
+        copyfile(log, aside)
 
 
 def _frames_accepted(path: Path) -> int:

@@ -18,7 +18,13 @@ from urllib.parse import quote
 import structlog
 
 from edgehub.errors import StartupError, StoreError
-from edgehub.storage.durable_files import make_private_file, sync_folder
+from edgehub.storage.damaged_database import (
+    beside,
+    damaged_files,
+    put_in_place,
+    remove_database,
+)
+from edgehub.storage.durable_files import make_private_file
 from edgehub.storage.file_presence import FilePresence
 from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, replace_log
 from edgehub.storage.sqlite_thread import SqliteThread
@@ -33,8 +39,6 @@ T = TypeVar("T")
 STATE_NAME: Final = "state.db"
 APPLICATION_ID: Final = 0x65687374
 """Marks the file as ours, "ehst"."""
-KEPT_MAX: Final = 3
-"""Damaged files that are kept, the newest."""
 CHECKED_BYTES_MAX: Final = 256 * 2**20
 """Larger files are not read whole at the start; damage of theirs shows when it is met."""
 
@@ -77,7 +81,7 @@ class StateFile:
         with suppress(OSError):  # SQLite reports why the file cannot be had
             await asyncio.to_thread(make_private_file, path)
         file = await cls._open(path, scripts)
-        file.damaged = await asyncio.to_thread(_set_aside, path)
+        file.damaged = [each.name for each in await asyncio.to_thread(damaged_files, path)]
         file.damaged_logs = await asyncio.to_thread(damaged_logs, path)
         return file
 
@@ -102,7 +106,7 @@ class StateFile:
         return file
 
     def _note_files(self) -> None:
-        self._presence = FilePresence([self.path, _beside(self.path, "-wal")])
+        self._presence = FilePresence([self.path, beside(self.path, "-wal")])
 
     def warnings(self) -> list[str]:
         """Return the warnings for the operator."""
@@ -179,13 +183,13 @@ def _configure(connection: sqlite3.Connection) -> None:
 
 def _repair(path: Path) -> None:
     """Replace the file where it is damaged, or go on where a start was cut off doing so."""
-    salvaged = _beside(path, ".salvaged")
+    salvaged = beside(path, ".salvaged")
     if not salvaged.exists():
         reason = _restored_log(path) or _damage(path)
         if not reason:
             return
-        partial = _beside(path, ".salvage")
-        _remove(partial)
+        partial = beside(path, ".salvage")
+        remove_database(partial)
         try:
             make_private_file(partial)
             rows = _salvage(path, partial)
@@ -196,16 +200,7 @@ def _repair(path: Path) -> None:
                 f" ({exc}); check disk space and rights of its folder"
             ) from exc
         log.error("state.damage_found", path=str(path), reason=reason, salvaged_rows=rows)
-    aside = _beside(path, f".damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    for suffix in ("", "-wal"):
-        with suppress(FileNotFoundError):
-            _beside(path, suffix).rename(_beside(aside, suffix))
-    _remove(path)
-    sync_folder(path.parent)
-    salvaged.rename(path)
-    sync_folder(path.parent)
-    for old in _set_aside(path)[:-KEPT_MAX]:
-        _remove(path.with_name(old))
+    put_in_place(path, salvaged, beside(path, f".damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
 
 
 def _restored_log(path: Path) -> str:
@@ -292,16 +287,3 @@ def _readable(connection: sqlite3.Connection, sql: str) -> tuple[list[tuple[obje
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return found, False
     return found, True
-
-
-def _set_aside(path: Path) -> list[str]:
-    return sorted(each.name for each in path.parent.glob(f"{path.name}.damaged-*[0-9]Z"))
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        _beside(path, suffix).unlink(missing_ok=True)

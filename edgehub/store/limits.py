@@ -236,7 +236,11 @@ class Limits:
         if self.rows_left >= count and self.bytes_left >= count * size:
             self._spend(count, count * size)
             return [LimitDecision.JOINS] * count
-        full = {queue.number: cap for queue in queues if (cap := self._full_queue(queue, size))}
+        full = {
+            queue.number: caps[0]
+            for queue in queues
+            if (caps := self.caps.exceeded_by(queue.rows_taken + 1, queue.bytes_taken + size))
+        }
         overflow = self.caps.overflow
         if overflow is Overflow.DROP_NEWEST and not (creation or overdraw):
             return self._drop(queues, size, full)
@@ -309,14 +313,6 @@ class Limits:
     def _bound_events(self, events: EventLog) -> None:
         events.bound(self._hub_bytes_cap() // EVENTS_SHARE)
 
-    def _full_queue(self, queue: Queue, size: int) -> Cap | None:
-        caps = self.caps
-        if caps.queue_rows and queue.rows_taken >= caps.queue_rows:
-            return Cap.QUEUE_ROWS
-        if caps.queue_bytes and queue.bytes_taken + size > caps.queue_bytes:
-            return Cap.QUEUE_BYTES
-        return None
-
     def _full_hub(self, count: int, size: int) -> Cap | None:
         rows, taken = self._seen
         if self.caps.rows and rows + count > self.caps.rows:
@@ -354,9 +350,7 @@ class Limits:
         caps = self.caps
         for queue in queues:
             rows, movable = queue.evictable(with_open=with_open)
-            if caps.queue_rows and queue.rows_taken - rows + 1 > caps.queue_rows:
-                return False
-            if caps.queue_bytes and queue.bytes_taken - movable + size > caps.queue_bytes:
+            if caps.exceeded_by(queue.rows_taken - rows + 1, queue.bytes_taken - movable + size):
                 return False
         best = min([queue.priority for queue in queues])
         rows, taken = self._seen

@@ -109,9 +109,6 @@ class SharedManifest:
         Raises:
             StorageUnavailableError: The storage does not answer.
         """
-        position = await self._storage.position()
-        if position.epoch or position.rows:
-            return
         try:
             puts = self._puts(self.manifest)
             await self._storage.write(puts, session=IMPORT, expected=0)

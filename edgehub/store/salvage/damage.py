@@ -11,14 +11,14 @@ from __future__ import annotations
 import sqlite3
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 from msgspec import Struct
 
 from edgehub.errors import StartupError, StoreError
-from edgehub.storage.durable_files import sync_folder
+from edgehub.storage.damaged_database import beside, put_in_place, remove_database
 from edgehub.store.event_log import Depth, store_losses
 from edgehub.store.salvage.salvage import OffsetRange, salvage
 from edgehub.store.salvage.table_list import SUFFIX as TABLES_SUFFIX
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 log = structlog.get_logger(__name__)
-
-KEPT_MAX: Final = 3
-"""The newest damaged files that are kept; each may be as large as the queues were."""
 
 
 class Damage(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -73,7 +70,7 @@ def stored_damage(connection: sqlite3.Connection) -> Damage | None:
 
 def finish_replacement(path: Path) -> None:
     """Complete a replacement that was cut off; do nothing otherwise."""
-    salvaged = _beside(path, ".salvaged")
+    salvaged = beside(path, ".salvaged")
     if salvaged.exists():
         _put_in_place(path, salvaged, _name_aside(path, datetime.now(UTC)))
 
@@ -94,14 +91,14 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
         StartupError: The copy cannot be written, or the disk fails in other ways.
     """
     found = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    partial, salvaged = _beside(path, ".salvage"), _beside(path, ".salvaged")
-    _remove(partial)
+    partial, salvaged = beside(path, ".salvage"), beside(path, ".salvaged")
+    remove_database(partial, TABLES_SUFFIX)
     log.error("store.damage_found", path=str(path), reason=reason)
     aside = _name_aside(path, found)
     try:
         result = salvage(path, partial)
         if result.is_whole and is_exact:
-            _remove(partial)
+            remove_database(partial, TABLES_SUFFIX)
             log.warning("store.damage_not_confirmed", path=str(path), rows=result.rows)
             return False
         damage = Damage(
@@ -118,7 +115,7 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
         partial.rename(salvaged)
         _put_in_place(path, salvaged, aside)
     except (OSError, sqlite3.Error, StoreError) as exc:
-        _remove(partial)
+        remove_database(partial, TABLES_SUFFIX)
         raise StartupError(
             f"{path} is damaged ({reason}), and what can be read of it cannot be copied ({exc});"
             " free as much disk space as the file takes, or move it away to start empty"
@@ -148,33 +145,14 @@ def _note(path: Path, damage: Damage) -> None:
 
 
 def _put_in_place(path: Path, salvaged: Path, aside: Path) -> None:
-    for suffix in ("", "-wal", TABLES_SUFFIX):
-        old = _beside(path, suffix)
-        if old.exists():
-            old.rename(_beside(aside, suffix))
-    _beside(path, "-shm").unlink(missing_ok=True)
-    sync_folder(path.parent)
-    salvaged.rename(path)
-    sync_folder(path.parent)
-    kept = sorted(path.parent.glob(f"{path.name}.damaged-*[0-9Z]"))
-    for old in kept[:-KEPT_MAX]:
+    for old in put_in_place(path, salvaged, aside, TABLES_SUFFIX):
         log.warning("store.damaged_file_deleted", file=old.name)
-        _remove(old)
 
 
 def _name_aside(path: Path, found: datetime) -> Path:
-    base = _beside(path, f".damaged-{found:%Y%m%dT%H%M%SZ}")
+    base = beside(path, f".damaged-{found:%Y%m%dT%H%M%SZ}")
     aside, number = base, 1
     while aside.exists():
         number += 1
-        aside = _beside(base, f"-{number}")
+        aside = beside(base, f"-{number}")
     return aside
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm", TABLES_SUFFIX):
-        _beside(path, suffix).unlink(missing_ok=True)

@@ -14,9 +14,9 @@ from edgehub.errors import StartupError, StoreCorruptError
 from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.status import store_warnings
 from edgehub.message import FailureKind
+from edgehub.storage.damaged_database import KEPT_MAX
 from edgehub.store import Store, StoreOptions
 from edgehub.store.opening import OFFSETS_SKIPPED
-from edgehub.store.salvage.damage import KEPT_MAX
 from tests.support.stores import (
     LAB,
     P0,
