@@ -101,12 +101,7 @@ class Pump:
             endpoint.id, dependency_tracker, self._holds, queues=queues, wake=self._wake.now
         )
         self._pumped_queues = PumpedQueues(
-            queues,
-            dependencies,
-            clock=clock,
-            rng=rng,
-            aging_s=options.aging_s,
-            linger_s=options.linger_s,
+            queues, dependencies, clock=clock, rng=rng, options=options
         )
         self._admission = Admission(self._holds, rules, poison, dependencies)
         self._in_flight = InFlight(
@@ -160,7 +155,7 @@ class Pump:
     def adjust(self, options: PumpOptions) -> None:
         """Apply changed bounds while sending goes on."""
         self._window.adjust(options)
-        self._pumped_queues.adjust(aging_s=options.aging_s, linger_s=options.linger_s)
+        self._pumped_queues.adjust(options)
         self._wake.now()
 
     def retry_now(self) -> None:

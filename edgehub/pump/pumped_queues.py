@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edgehub.clock import Clock
     from edgehub.message import QueueId, Row
     from edgehub.pump.dependencies import Dependencies
+    from edgehub.pump.options import PumpOptions
     from edgehub.pump.queue import PumpQueue
 
 log = structlog.get_logger(__name__)
@@ -36,8 +37,7 @@ class PumpedQueues:
         dependencies: The creations that rows wait for.
         clock: Counts pauses in monotonic time.
         rng: Randomness for jitter.
-        aging_s: See `PumpOptions`.
-        linger_s: See `PumpOptions`.
+        options: Bounds.
     """
 
     def __init__(
@@ -47,13 +47,12 @@ class PumpedQueues:
         *,
         clock: Clock,
         rng: random.Random,
-        aging_s: float,
-        linger_s: float = 0.0,
+        options: PumpOptions,
     ) -> None:
         self._queues = queues
         self._clock = clock
         self._rng = rng
-        self._scheduler = Scheduler(aging_s, linger_s)
+        self._scheduler = Scheduler(options)
         self._reads = Backoff(rng)
         self._pumped_queues: list[PumpedQueue] = []
         self._of: dict[QueueId, PumpedQueue] = {}
@@ -88,13 +87,12 @@ class PumpedQueues:
             self.refresh()
         pumped = self._of[queue.id]
         self._empty.discard(pumped)
-        if self._scheduler.aging_s:
+        if self._scheduler.options.aging_s:
             pumped.waits_since = min(pumped.waits_since, self._clock.monotonic())
 
-    def adjust(self, *, aging_s: float, linger_s: float) -> None:
-        """Apply changed `PumpOptions`."""
-        self._scheduler.aging_s = aging_s
-        self._scheduler.linger_s = linger_s
+    def adjust(self, options: PumpOptions) -> None:
+        """Apply changed bounds."""
+        self._scheduler.options = options
 
     @property
     def has_ready(self) -> bool:

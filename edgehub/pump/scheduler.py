@@ -15,6 +15,7 @@ from edgehub.message import BEST_PRIORITY
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from edgehub.pump.options import PumpOptions
     from edgehub.pump.pumped_queue import PumpedQueue
 
 
@@ -22,13 +23,11 @@ class Scheduler:
     """Chooses the next queue.
 
     Attributes:
-        aging_s: A queue with rows that got no batch for so long is due; 0 = never.
-        linger_s: See `PumpOptions`.
+        options: Bounds of the pump.
     """
 
-    def __init__(self, aging_s: float, linger_s: float = 0.0) -> None:
-        self.aging_s = aging_s
-        self.linger_s = linger_s
+    def __init__(self, options: PumpOptions) -> None:
+        self.options = options
         self._aged_last = False
 
     def next(
@@ -55,10 +54,10 @@ class Scheduler:
             if pumped in passed or not pumped.queue.has_ready():
                 continue
             best = best or pumped
-            if not self.aging_s:
+            if not self.options.aging_s:
                 break
             pumped.waits_since = min(pumped.waits_since, now)
-            is_due = now - pumped.waits_since >= self.aging_s
+            is_due = now - pumped.waits_since >= self.options.aging_s
             if is_due and (due is None or pumped.waits_since < due.waits_since):
                 due = pumped
         self._aged_last = due is not None and due is not best and not self._aged_last
@@ -72,4 +71,4 @@ class Scheduler:
         else:
             pumped.waits_since = math.inf
             if pumped.queue.priority > BEST_PRIORITY:
-                pumped.lingers_until = now + self.linger_s
+                pumped.lingers_until = now + self.options.linger_s

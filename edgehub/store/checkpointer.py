@@ -112,7 +112,7 @@ class Checkpointer:
         self.in_flight: dict[int, Row] = {}
         self.results = Results()
         """Those that wait for the next transaction."""
-        self._committing: Results | None = None
+        self._committing = Results()
         self.refused: set[int] = set()
         """Rows read before their commit that will never be in the file: they count nowhere."""
 
@@ -143,27 +143,25 @@ class Checkpointer:
     def count_unstored(self, rows: Iterable[Row]) -> None:
         """Add the refused sends that are not in the file yet to rows read from it."""
         for results in (self._committing, self.results):
-            if results is not None and results.attempts:
+            if results.attempts:
                 for row in rows:
                     row.attempts = results.attempts.get(row.offset, row.attempts)
 
     @property
     def unstored(self) -> int:
         """Rows that have left and are still in the file."""
-        return len(self.results) + (len(self._committing) if self._committing else 0)
+        return len(self.results) + len(self._committing)
 
     @property
     def unstored_bytes(self) -> int:
         """Sum of the sizes of the rows that have left and are still in the file."""
-        return self.results.bytes + (self._committing.bytes if self._committing else 0)
+        return self.results.bytes + self._committing.bytes
 
     @property
     def unstored_dead_letter_bytes(self) -> int:
         """Sum of the sizes of the dead letters that are not in the file yet."""
-        committing = self._committing.dead_letters if self._committing else {}
-        if not committing and not self.results.dead_letters:
-            return 0
-        return bytes_of([*committing.values(), *self.results.dead_letters.values()])
+        letters = (self._committing.dead_letters, self.results.dead_letters)
+        return sum([bytes_of(list(each.values())) for each in letters if each])
 
     def is_due(self) -> bool:
         """Return whether results wait that can be stored: of rows that are in the file."""
@@ -175,13 +173,9 @@ class Checkpointer:
 
         `attempted` adds those whose refused sends are not in the file yet.
         """
-        offsets = [*self.in_flight, *self.results.offsets]
+        offsets = [*self.in_flight, *self.results.offsets, *self._committing.offsets]
         if attempted:
-            offsets.extend(self.results.attempts)
-        if self._committing:
-            offsets.extend(self._committing.offsets)
-            if attempted:
-                offsets.extend(self._committing.attempts)
+            offsets += [*self.results.attempts, *self._committing.attempts]
         return offsets
 
     def take(self) -> Results:
@@ -189,7 +183,7 @@ class Checkpointer:
 
         Results of rows whose own commit is still to come are left for the next one.
         """
-        assert self._committing is None
+        assert not self._committing
         results = self.results
         # Events may be of rows beyond those that leave.
         highest = max(chain(results.offsets, results.attempts, results.events.offsets), default=-1)
@@ -204,7 +198,7 @@ class Checkpointer:
 
     def commit(self) -> None:
         """Record that the results taken are in the file."""
-        self._committing = None
+        self._committing = Results()
 
     def reach(self, lowest_offset: int | None, committed: int) -> None:
         """Set the checkpoint by the lowest row left, None = there is none."""
@@ -226,8 +220,6 @@ class Checkpointer:
 
     def roll_back(self) -> None:
         """Return the results taken, so that they join the next transaction."""
-        taken = self._committing
-        if taken is not None:
-            self._committing = None
-            taken.append(self.results)
-            self.results = taken
+        taken, self._committing = self._committing, Results()
+        taken.append(self.results)
+        self.results = taken

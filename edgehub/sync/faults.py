@@ -10,22 +10,16 @@ class TableError(EdgeHubError):
 
 
 class RouteNotFoundError(TableError):
-    """There is no such route.
-
-    Attributes:
-        route_id: Its id.
-    """
+    """There is no such route."""
 
     def __init__(self, route_id: str) -> None:
         super().__init__(f"there is no route {route_id!r}")
-        self.route_id = route_id
 
 
 class PreconditionError(TableError):
     """The route is not as the caller expects.
 
     Attributes:
-        route_id: Its id.
         revision: Its present revision, 0 = there is no such route.
         wanted: The revision that the caller named; 0 = none, below 0 = some that never was.
     """
@@ -34,7 +28,6 @@ class PreconditionError(TableError):
         present = f"has revision {revision}" if revision else "does not exist"
         named = f"revision {wanted}" if wanted > 0 else "an older one" if wanted else "none"
         super().__init__(f"route {route_id!r} {present}, the request wants {named}")
-        self.route_id = route_id
         self.revision = revision
         self.wanted = wanted
 
@@ -43,28 +36,19 @@ class ConflictError(TableError):
     """The table is not as the caller expects.
 
     Attributes:
-        reason: In which way.
         revision: Its present revision.
     """
 
     def __init__(self, reason: str, *, revision: int = 0) -> None:
         super().__init__(reason)
-        self.reason = reason
         self.revision = revision
 
 
 class OwnedByManifestError(TableError):
-    """The route belongs to a manifest's file and changes with that file alone.
-
-    Attributes:
-        route_id: Its id.
-        file: The manifest.
-    """
+    """The route belongs to a manifest's file and changes with that file alone."""
 
     def __init__(self, route_id: str, file: str) -> None:
         super().__init__(f"route {route_id!r} belongs to {file}; change it there and reload")
-        self.route_id = route_id
-        self.file = file
 
 
 class QuotaError(TableError):
@@ -82,15 +66,10 @@ class QuotaError(TableError):
 
 
 class UnknownTenantError(TableError):
-    """The settings do not name the tenant.
-
-    Attributes:
-        tenant: `organisation/application`.
-    """
+    """The settings do not name the tenant."""
 
     def __init__(self, tenant: str) -> None:
         super().__init__(f"there is no tenant {tenant}; add it to the settings")
-        self.tenant = tenant
 
 
 class StorageUnavailableError(TableError):

@@ -141,7 +141,7 @@ def test_a_queue_with_rows_is_passed_by_at_most_2n_batches(data: st.DataObject) 
         for at in range(count)
     ]
     queues = [pumped.queue for pumped in pumped_queues]
-    scheduler = Scheduler(aging_s)
+    scheduler = Scheduler(PumpOptions(aging_s=aging_s))
     now = 0.0
     offset = 0
     at = 0
