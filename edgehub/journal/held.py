@@ -73,7 +73,7 @@ class Held:
         self._segments = segments
         self._growing: HeldSegment | None = None
         self.entries: list[HeldSegment] = []
-        self.retelling = False
+        self.rewriting = False
         """Their events are being written again."""
 
     @property
@@ -182,12 +182,12 @@ class Held:
                 if file not in kept:
                     file.unlink()
 
-    def resume(self, documents: Iterable[list[Any]], *, retelling: bool) -> bool:
+    def resume(self, documents: Iterable[list[Any]], *, rewriting: bool) -> bool:
         """Cut what was written after the last stored position.
 
         Args:
             documents: Segments at that position, oldest first.
-            retelling: Their events were being written again.
+            rewriting: Their events were being written again.
 
         Returns:
             Whether one of them is held no more: it was given up, or was edited.
@@ -196,7 +196,7 @@ class Held:
             OSError: A file cannot be read or cut.
         """
         self.entries.clear()
-        self.retelling = retelling
+        self.rewriting = rewriting
         # A new segment goes on, so that nothing has to be read again.
         self._growing = None
         is_whole = True
@@ -208,7 +208,7 @@ class Held:
                 self.entries.append(entry)
             else:
                 is_whole = False
-        self.retelling = retelling and bool(self.entries)
+        self.rewriting = rewriting and bool(self.entries)
         self.clean()
         return not is_whole
 
@@ -222,7 +222,7 @@ class Held:
     def _pop(self) -> None:
         if self.entries.pop(0) is self._growing:
             self._growing = None
-        self.retelling = self.retelling and bool(self.entries)
+        self.rewriting = self.rewriting and bool(self.entries)
 
 
 @contextmanager

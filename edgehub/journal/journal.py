@@ -164,7 +164,7 @@ class Journal:
             StoreError: The blobs cannot be read or deleted.
         """
         until_s = self._clock.monotonic() + seconds_max
-        with self._pace.hurried():
+        with self._pace.without_pauses():
             async with self._turns:
                 while more := await self._step(paced=False):
                     if self._clock.monotonic() >= until_s:
@@ -232,7 +232,7 @@ class Journal:
             await self._ready()
             files = [self._segments.folder / path for path in self._closed]
             files += [self._segments.growing_file(segment) for segment in self._growing]
-            if not self._held.retelling:
+            if not self._held.rewriting:
                 files += [self._held.lines_file(entry) for entry in self._held.entries]
             on_files = partial(
                 job, files[::-1], seconds_max=seconds_max, monotonic=self._clock.monotonic
@@ -296,7 +296,7 @@ class Journal:
             # Events without right times are written before those with.
             first = next(filter(None, (_unpacked(blob) for _, blob in blobs)), None)
             if first is not None and first.trusted:
-                await self._retell(first.stretches(), paced=paced)
+                await self._rewrite(first.stretches(), paced=paced)
                 return True
         writes = Writes()
         for number, blob in blobs:
@@ -304,14 +304,14 @@ class Journal:
             if events is not None:
                 if events.trusted and self._held.entries:
                     break
-                await self._tell(writes, number, events, blob, paced=paced)
+                await self._add_commit(writes, number, events, blob, paced=paced)
             writes.number = number
             if writes.lines >= STEP_LINES:
                 break
         await self._write(writes, writes.number, paced=paced)
         return True
 
-    async def _tell(
+    async def _add_commit(
         self, writes: Writes, number: int, events: CommitEvents, blob: bytes, *, paced: bool
     ) -> None:
         """Add the lines of one commit; without right times they go to a held segment."""
@@ -329,19 +329,19 @@ class Journal:
             writes.held[-1][2].append((number, blob))
         await self._add(writes, self._ledger.take(number, events), paced=paced)
 
-    async def _retell(self, stretches: Stretches | None, *, paced: bool) -> None:
+    async def _rewrite(self, stretches: Stretches | None, *, paced: bool) -> None:
         """Write some of the held events again, with the times that are known now."""
         held = self._held
         if stretches is None:
             # The event with the times is damaged.
             await self._give_up()
             return
-        if not held.retelling:
+        if not held.rewriting:
             is_known = self._ledger.day is not None
             self._ledger = Ledger.load(self._origin, await self._worker.do(held.account))
             if not is_known:
                 self._ledger.forget_day()
-            held.retelling = True
+            held.rewriting = True
         number = held.entries[-1].lines.last_commit
         blobs, rewritten = await self._worker.do(held.read)
         writes = Writes()
@@ -384,7 +384,7 @@ class Journal:
     def _is_given_up(self) -> bool:
         """Return whether the oldest held lines are to get no date any more."""
         held = self._held
-        if not held.entries or held.retelling or self._source.clock_trusted:
+        if not held.entries or held.rewriting or self._source.clock_trusted:
             return False
         waited_ms = self._source.hub_now_ms() - held.entries[0].hub_ms
         return waited_ms >= UNKNOWN_AFTER_MS or held.size > self._bytes_max
@@ -441,13 +441,13 @@ class Journal:
         state = self._source.state
         growing: list[list[Any]] = []
         held: list[list[Any]] = []
-        retelling = False
+        rewriting = False
         if state is None:
             self._ledger = Ledger(self._origin)
         else:
-            _, account, growing, held, retelling = orjson.loads(zlib.decompress(state))
+            _, account, growing, held, rewriting = orjson.loads(zlib.decompress(state))
             self._ledger = Ledger.load(self._origin, account)
-        if await self._worker.do(partial(self._held.resume, held, retelling=retelling)):
+        if await self._worker.do(partial(self._held.resume, held, rewriting=rewriting)):
             self._ledger.forget_day()
         self._growing = await self._worker.do(self._segments.resume, growing)
         self._fresh = True
@@ -459,7 +459,7 @@ class Journal:
         growing = [segment.document() for segment in self._growing]
         held = [entry.document() for entry in self._held.entries]
         account = self._ledger.document()
-        document = (STATE_FORM, account, growing, held, self._held.retelling)
+        document = (STATE_FORM, account, growing, held, self._held.rewriting)
         return zlib.compress(orjson.dumps(document), 1)
 
     async def _tidy(self, *, by_age: bool = False) -> None:

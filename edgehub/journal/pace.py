@@ -24,9 +24,9 @@ AGE_MAX_MS: Final = 10_000
 BYTES_ENOUGH: Final = 2**20
 """From so many bytes of blobs on, lines are due."""
 
-HURRY_BYTES: Final = 16 * 2**20
-PAUSE_EASY: Final = 30.0
-PAUSE_HURRIED: Final = 4.0
+MANY_BYTES: Final = 16 * 2**20
+PAUSE_LONG: Final = 30.0
+PAUSE_SHORT: Final = 4.0
 """Time left to messages for each moment spent on lines, while blobs may wait and once they are
 many: 3 and 20 per cent of the processor."""
 PAUSE_MIN_S: Final = 0.0005
@@ -47,20 +47,20 @@ class Pace:
     def __init__(self, source: EventSource, clock: Clock) -> None:
         self._source = source
         self._clock = clock
-        self._hurried = 0
+        self._flushes = 0
         """Callers that wait for the lines of all events."""
         self._cut = Pause()
         self._recorded_seen = 0
 
     @contextmanager
-    def hurried(self) -> Iterator[None]:
+    def without_pauses(self) -> Iterator[None]:
         """Make no pauses inside the block."""
-        self._hurried += 1
+        self._flushes += 1
         self._cut.cut()
         try:
             yield
         finally:
-            self._hurried -= 1
+            self._flushes -= 1
 
     def is_due(self) -> bool:
         """Return whether lines are to be written now."""
@@ -79,9 +79,9 @@ class Pace:
 
     async def pause(self, spent_s: float, *, paced: bool) -> None:
         """Leave time to messages after so much was spent; without `paced` a turn of the loop."""
-        hurry = self._source.bytes_waiting >= HURRY_BYTES
-        pause_s = spent_s * (PAUSE_HURRIED if hurry else PAUSE_EASY) if paced else 0.0
-        if pause_s < PAUSE_MIN_S or self._hurried:
+        is_late = self._source.bytes_waiting >= MANY_BYTES
+        pause_s = spent_s * (PAUSE_SHORT if is_late else PAUSE_LONG) if paced else 0.0
+        if pause_s < PAUSE_MIN_S or self._flushes:
             await asyncio.sleep(0)
             return
         await self._cut.wait(self._clock, pause_s)

@@ -78,20 +78,20 @@ def drop_segments(
     folder = segments.folder if segments.folder.exists() else segments.folder.parent
     bytes_max = bounds.bytes_on(disk_usage(folder).total)
     over = sum([segment.bytes for segment in closed]) + held_bytes - bytes_max
-    gone: set[str] = set()
+    removed: set[str] = set()
     lost = lost_bytes = 0
     for segment in sorted(closed, key=lambda segment: segment.path not in exported):
         if segment.date != aged and over <= 0:
             continue
         segments.remove(segment.path)
         over -= segment.bytes
-        gone.add(segment.path)
+        removed.add(segment.path)
         if segment.path not in exported:
             lost += 1
             lost_bytes += segment.bytes
     return Tidied(
-        kept={segment.path: segment.bytes for segment in closed if segment.path not in gone},
-        exported=exported - gone,
+        kept={segment.path: segment.bytes for segment in closed if segment.path not in removed},
+        exported=exported - removed,
         not_exported=lost,
         not_exported_bytes=lost_bytes,
         bytes_max=bytes_max,

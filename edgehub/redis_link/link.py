@@ -111,7 +111,7 @@ class RedisLink:
         return await self.call("EVAL", script.text, *rest)
 
     def reader(self) -> BlockingReader:
-        """Make a reader that may block without keeping anybody from the commands."""
+        """Make a reader that may block without delaying the commands."""
         reader = BlockingReader(self)
         self._readers.append(reader)
         return reader

@@ -156,7 +156,7 @@ class Store:
 
         Raises:
             StartupError: In use, damaged, newer than this program, or not to be opened; or the
-                kernel does not tell the id of this boot.
+                id of this boot cannot be read.
         """
         await asyncio.to_thread(_check_boot, clock)
         lock = await asyncio.to_thread(DatabaseLock.take, path)

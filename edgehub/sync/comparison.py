@@ -47,7 +47,7 @@ class Comparison:
         storage: The truth.
         reconciler: What this hub knows, and who repairs it.
         rebuild: Puts back what the storage has lost.
-        follower: Up to where it has heard.
+        follower: Knows up to which change this hub follows.
         live: What runs.
         clock: For waits and times.
         rng: Jitter.

@@ -1,6 +1,6 @@
 """Follows the table of the storage: its log, and its position at least every `check_s` seconds.
 
-Owns the position up to which this hub has heard of changes. Invariant: a change that was missed,
+Owns the position up to which this hub knows of changes. Invariant: a change that was missed,
 for whatever reason, is noticed by the number of its revision within `check_s` of the storage being
 there; a table that was created again, or is another server's, is read whole.
 """
@@ -207,8 +207,8 @@ class Follower:
         now = await self._whole(now)
         if now.epoch:
             self._cursor = now
-        heard: list[LogEntry] = []
-        found, changed = await self._differing(now.epoch, heard)
+        notices: list[LogEntry] = []
+        found, changed = await self._differing(now.epoch, notices)
         self.reloads_total += 1
         if self.position.epoch:
             log.info(
@@ -218,31 +218,31 @@ class Follower:
                 rows=found,
                 changed=len(changed),
             )
-        self._rebuild.heard(self.position, now)
+        self._rebuild.noticed(self.position, now)
         self._reconciler.look(changed)
         self.position = now
-        self._advance(heard)
+        self._advance(notices)
         self._reloaded.set()
         await asyncio.sleep(0)
 
-    async def _differing(self, epoch: int, heard: list[LogEntry]) -> tuple[int, set[RouteKey]]:
+    async def _differing(self, epoch: int, notices: list[LogEntry]) -> tuple[int, set[RouteKey]]:
         """Return what `differing_rows` finds; apply and collect notices at the same time."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                hearing = tasks.create_task(self._hear(epoch, heard), name="table[notices]")
+                collecting = tasks.create_task(self._collect(epoch, notices), name="table[log]")
                 found = await differing_rows(self._storage, self._reconciler.rows)
-                hearing.cancel()
+                collecting.cancel()
         except ExceptionGroup as errors:
             raise first_of(errors) from errors
         return found
 
-    async def _hear(self, epoch: int, heard: list[LogEntry]) -> None:
+    async def _collect(self, epoch: int, notices: list[LogEntry]) -> None:
         """Apply notices until cancelled, and collect them."""
         # Without the log they are found by the position, once the table is read.
         with contextlib.suppress(StorageUnavailableError):
             while True:
                 entries = await self._storage.follow(self._cursor, self._check_s)
-                heard += entries
+                notices += entries
                 self._note(entries, epoch)
                 await self._reconciler.step()
 

@@ -2,7 +2,7 @@
 
 On a hub of its own the file keeps its routes: they run in addition to those of the table, a reload
 replaces them and no others. In a shared table a file is imported once, into a table that never was;
-later a operator applies it, and only to the revision that the operator has seen.
+later an operator applies it, and only to the revision that the operator has seen.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Mutations:
             body: JSON value; its `id`, else its hash is the route's id.
             tenant: Whose route it is.
             wait: Also wait for the other hubs.
-            timeout_s: Longest wait for anybody.
+            timeout_s: Longest wait.
 
         Raises:
             InvalidRouteError: With all faults.
@@ -130,7 +130,7 @@ class Mutations:
             if_match: Revision that the route must have, None = any, or none.
             if_none_match: It must not exist.
             wait: Also wait for the other hubs.
-            timeout_s: Longest wait for anybody.
+            timeout_s: Longest wait.
 
         Raises:
             InvalidRouteError: With all faults.

@@ -33,7 +33,7 @@ RETRY_S: Final = 1.0
 
 FORGOTTEN_S: Final = 60.0
 """A hub without a report counts as behind for this time; then it is not waited for. Longer than a
-restart of the storage takes, after which hubs need a moment to be heard again."""
+restart of the storage takes, after which hubs need a moment to report again."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Presence:
         self._duplicate_at = 0.0
         self._has_reported = False
 
-    def tell(self) -> None:
+    def report_soon(self) -> None:
         """Renew this hub's report soon."""
         self._due.set()
 
@@ -118,7 +118,7 @@ class Presence:
         self._has_reported = True
 
     async def leave(self) -> None:
-        """Take that back: this hub stops."""
+        """Remove the report: this hub stops."""
         try:
             await self._storage.leave(self._hub_id)
         except StorageUnavailableError as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SHOWN_S: Final = 86_400.0
 """The status shows a rebuild for this time."""
 
-HEARD_S: Final = 5.0
+NOTICED_S: Final = 5.0
 """A hub that has put a table back sees that change itself."""
 
 GATHERED_AT_ONCE: Final = 500
@@ -119,12 +119,12 @@ class Rebuild:
             left_out=left_out,
         )
 
-    def heard(self, before: Position, now: Position) -> None:
+    def noticed(self, before: Position, now: Position) -> None:
         """Record that the table that this hub reads is another one than before."""
         begun = now.begun
         if begun is None or not begun.epoch or not before.epoch or now.epoch <= before.epoch:
             return
-        if not self.has_begun(HEARD_S):
+        if not self.has_begun(NOTICED_S):
             self._last = Rebuilt(at=self._clock.monotonic(), rows=0, left_out=0)
             log.warning("sync.table_found_restored", epoch=now.epoch, revision=begun.revision)
         self.begins()

@@ -122,7 +122,7 @@ class Reconciler:
         self._work.set()
 
     def awaits(self, key: RouteKey) -> bool:
-        """Return whether a row is still to be looked at, as while the storage is away."""
+        """Return whether a row is still to be looked at, as while the storage is unreachable."""
         return key in self._dirty or key in self._looking
 
     @property
@@ -205,7 +205,7 @@ class Reconciler:
             for start in range(0, len(waiting), READ_AT_ONCE):
                 page = waiting[start : start + READ_AT_ONCE]
                 rows = dict(zip(page, await self._storage.read(page), strict=True))
-                await self._check_gone(rows)
+                await self._check_missing(rows)
                 await self.take(rows)
                 keys.difference_update(page)
         except (StorageUnavailableError, asyncio.CancelledError) as error:
@@ -223,7 +223,7 @@ class Reconciler:
             notify(changed)
         return True
 
-    async def _check_gone(self, rows: Mapping[RouteKey, Row | None]) -> None:
+    async def _check_missing(self, rows: Mapping[RouteKey, Row | None]) -> None:
         """Accept that known rows are missing, or older, only if the table is not another one.
 
         Raises:
@@ -241,7 +241,7 @@ class Reconciler:
             StorageUnavailableError: The storage did not answer.
         """
         if not await self.step():
-            raise StorageUnavailableError("it went away while it was read")
+            raise StorageUnavailableError("it became unreachable while it was read")
 
     async def take(self, rows: Mapping[RouteKey, Row | None]) -> None:
         """Apply rows as they were just read; a snapshot is one step of the table."""
@@ -278,8 +278,8 @@ class Reconciler:
         """
         async with self._changing:
             # A row of the same key counts, whatever the file said.
-            gone = self.file_routes.keys() - routes.keys() - self.rows.keys()
-            wanted: dict[RouteKey, RouteContent | None] = {**routes, **dict.fromkeys(gone)}
+            removed = self.file_routes.keys() - routes.keys() - self.rows.keys()
+            wanted: dict[RouteKey, RouteContent | None] = {**routes, **dict.fromkeys(removed)}
             faults = await self._live.change(wanted, head=manifest)
             for key in self.file_routes.keys() - self.rows.keys():
                 self.index.discard(key)

@@ -437,12 +437,12 @@ class RoutingTable(Mutations):
 
     def _status(self, view: RouteView, report: Report) -> RouteStatus:
         reason = report.failed.get(str(view.key))
-        heard = report.epoch == self._follower.position.epoch
+        is_known = report.epoch == self._follower.position.epoch
         if report.instance == self._options.instance:
             state, reason = view.state, view.reason
         elif reason is not None:
             state = RouteState.FAILED
-        elif not heard or report.revision < view.revision:
+        elif not is_known or report.revision < view.revision:
             state = RouteState.BEHIND
         else:
             state = RouteState.RUNNING if view.enabled else RouteState.DISABLED
@@ -456,7 +456,7 @@ class RoutingTable(Mutations):
     def _applied(self, keys: frozenset[RouteKey]) -> None:
         del keys
         self._bootstrap.applied()
-        self._presence.tell()
+        self._presence.report_soon()
 
     async def _retry(self) -> None:
         while True:

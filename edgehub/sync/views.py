@@ -23,7 +23,7 @@ class RouteState(StrEnum):
     FAILED = "failed"  # it cannot run as it should; what ran before under its id goes on
     DISABLED = "disabled"
     PENDING = "pending"  # it is about to be applied
-    BEHIND = "behind"  # the hub has not heard of its latest change
+    BEHIND = "behind"  # the hub does not know of its latest change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ class TableStatistics:
         storage: `sqlite`, `redis` or `memory`.
         instance: Names this running hub.
         epoch: Of the table.
-        revision: It has heard of changes up to here.
+        revision: It knows of changes up to here.
         applied_revision: It has applied them up to here.
         routes: Ids, those of a manifest's file included.
         live_routes: Routes that run.
@@ -259,7 +259,7 @@ class TableStatistics:
         gaps_total: A notice had been missed.
         losses_total: The storage became unreachable.
         restored_total: It had lost the table, which this hub put back.
-        notices_total: Entries of the log that were heard.
+        notices_total: Entries of the log that were read.
         notices_malformed_total: Those that made no sense.
         routes_started_total: Live routes.
         routes_stopped_total: Live routes.

@@ -196,22 +196,22 @@ class Records:
 
     def _by_pages(self) -> Iterator[Record]:
         table, page_recovery = self._table, self._file.page_recovery
-        carved = (
+        recovered = (
             page_recovery.tree(self._root)
             if self._root
             else page_recovery.table(table.name, has_rowid=table.has_rowid)
         )
-        if carved is None:
+        if recovered is None:
             self.is_whole = False
             return
-        for key, values in carved:
+        for key, values in recovered:
             # A tree without a name is of the shape that is looked for, or another table.
             record = row_of(table, key, values if self._root else table.padded(values))
             if record is None:
                 self.is_whole = False
             else:
                 yield record
-        self.is_whole &= carved.is_whole
+        self.is_whole &= recovered.is_whole
 
 
 def row_of(table: Table, key: int, values: Record) -> Record | None:

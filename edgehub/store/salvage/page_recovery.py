@@ -56,7 +56,7 @@ class PageRecovery:
         self._owners = PageOwners(pages, listed.values())
         self._take(self._stored_roots(self._owners.of(SCHEMA_ROOT)))
         self._take(listed)
-        # Where the map that covers them is spoilt as well; an old page of the list is right, too,
+        # Where the map that covers them is damaged as well; an old page of the list is right, too,
         # because the first page of a table never moves.
         self._take(self._stored_roots(self._owners.unowned))
         self._known = set(self.roots.values())

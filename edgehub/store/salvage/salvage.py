@@ -181,9 +181,9 @@ class _Salvage:
             self._make_queue(number)
         if self._source.has_recovered_pages:
             self._nameless(zones, [number for number in self._numbers if number not in named])
-            strays = OrphanedRows(self._source, self._into, self._queues, self._shape, self._copy)
-            strays.place_bodies(Table(self._into, "body"))
-            if strays.place(zones, self._make_parked):
+            orphaned = OrphanedRows(self._source, self._into, self._queues, self._shape, self._copy)
+            orphaned.place_bodies(Table(self._into, "body"))
+            if orphaned.place(zones, self._make_parked):
                 self._is_exact = False
         self._bodies()
         for number in sorted(self._numbers):

@@ -21,12 +21,12 @@ def test_without_segments_nothing_is_reported_again(tmp_path: Path) -> None:
     entry = held.begin(100, 7, 360_000_000, [])
     held.append(entry, ["line\n"], [(7, b"events")])
     documents = [entry.document()]
-    assert Held(segments).resume(documents, retelling=True) is False
+    assert Held(segments).resume(documents, rewriting=True) is False
     for file in tmp_path.rglob("*.events"):
         file.unlink()
     found = Held(segments)
-    assert found.resume(documents, retelling=True) is True
-    assert (found.entries, found.retelling) == ([], False)
+    assert found.resume(documents, rewriting=True) is True
+    assert (found.entries, found.rewriting) == ([], False)
 
 
 def test_what_grew_before_a_failure_grows_no_more(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_what_grew_before_a_failure_grows_no_more(tmp_path: Path) -> None:
     entry = held.begin(100, 7, 360_000_000, [])
     held.append(entry, ["line\n"], [(7, b"events")])
     assert held.growing(100, 2**20) is entry
-    held.resume([entry.document()], retelling=False)
+    held.resume([entry.document()], rewriting=False)
     assert held.growing(100, 2**20) is None
     assert [known.size for known in held.entries] == [entry.size]
 
@@ -48,7 +48,7 @@ def test_damaged_lines_become_no_segment(tmp_path: Path, damaged: bool) -> None:
     held = Held(segments)
     entry = held.begin(100, 7, 360_000_000, [])
     held.append(entry, ['{"offset": 1}\n'], [(7, b"events")])
-    held.resume([entry.document()], retelling=False)
+    held.resume([entry.document()], rewriting=False)
     file = held.lines_file(held.entries[0])
     content = file.read_bytes()
     if damaged:

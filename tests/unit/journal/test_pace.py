@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgehub.clock import ManualClock
-from edgehub.journal.pace import BYTES_ENOUGH, HURRY_BYTES, PAUSE_EASY, PAUSE_HURRIED, Pace
+from edgehub.journal.pace import BYTES_ENOUGH, MANY_BYTES, PAUSE_LONG, PAUSE_SHORT, Pace
 
 
 class _Source:
@@ -29,7 +29,7 @@ def a_pace() -> tuple[Pace, Any, ManualClock]:
 
 @pytest.mark.parametrize(
     ("waiting", "share"),
-    [(0, PAUSE_EASY), (BYTES_ENOUGH, PAUSE_EASY), (HURRY_BYTES, PAUSE_HURRIED)],
+    [(0, PAUSE_LONG), (BYTES_ENOUGH, PAUSE_LONG), (MANY_BYTES, PAUSE_SHORT)],
 )
 async def test_a_pause_is_a_multiple_of_the_time_that_was_spent(waiting: int, share: float) -> None:
     """Many blobs make the multiple smaller."""
@@ -46,7 +46,7 @@ async def test_no_pause_is_made_while_all_lines_are_waited_for() -> None:
     """The last write before a stop, and an export, are not slowed down."""
     pace, source, clock = a_pace()
     source.bytes_waiting = BYTES_ENOUGH
-    with pace.hurried():
+    with pace.without_pauses():
         pause = asyncio.create_task(pace.pause(10.0, paced=True))
         await clock.advance(0)
         assert pause.done()
@@ -62,6 +62,6 @@ async def test_a_pause_under_way_ends_when_all_lines_are_waited_for() -> None:
     pause = asyncio.create_task(pace.pause(10.0, paced=True))
     await clock.advance(1)
     assert not pause.done()
-    with pace.hurried():
+    with pace.without_pauses():
         await clock.advance(0)
         assert pause.done()
