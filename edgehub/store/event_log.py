@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Sequence
 
-    from edgehub.clock import HubTime
     from edgehub.journal.row_events import Note, QueueEvents
     from edgehub.message import EndpointId, Priority, Row
+    from edgehub.store.boots import Boot
 
 NOTES_MAX: Final = 4096
 REFUSED_MAX: Final = 256
@@ -139,9 +139,7 @@ class EventLog:
 
     Args:
         stored: What the file holds.
-        hub_time: Hub time.
-        utc_ms: Returns the best known UTC of a hub time.
-        is_trusted: Returns whether the clock is trusted.
+        boot: Hub time and its relation to UTC.
         bytes_max: Beyond it blobs contain sums only.
     """
 
@@ -149,15 +147,14 @@ class EventLog:
         self,
         stored: StoredEvents,
         *,
-        hub_time: HubTime,
-        utc_ms: Callable[[int], int],
-        is_trusted: Callable[[], bool],
+        boot: Boot,
         bytes_max: int,
     ) -> None:
-        self.hub_time = hub_time
+        self._boot = boot
+        self.hub_time = boot.hub_time
         self.bytes = stored.bytes
         self.state = stored.state
-        self.oldest_ms: int | None = hub_time.now_ms() if stored.bytes else None
+        self.oldest_ms: int | None = self.hub_time.now_ms() if stored.bytes else None
         """Hub time since which blobs wait, None = there are none."""
         self.urgent = False
         """Events wait for a commit, even if no row does."""
@@ -167,8 +164,6 @@ class EventLog:
         """Called with the bytes that blobs have taken in the file."""
         self.bound_bytes = bytes_max
         """Beyond it blobs contain sums only; at most `bytes_max`."""
-        self._utc_ms = utc_ms
-        self._is_trusted = is_trusted
         self._bytes_max = bytes_max
         self._number = stored.number
         self._notes: list[Note] = []
@@ -180,12 +175,12 @@ class EventLog:
 
     def utc_now_ms(self) -> int:
         """Return the best known UTC."""
-        return self._utc_ms(self.hub_time.now_ms())
+        return self._boot.utc_ms(self.hub_time.now_ms())
 
     @property
     def clock_trusted(self) -> bool:
         """Whether UTC is known to be right."""
-        return self._is_trusted()
+        return self._boot.trusted
 
     @property
     def has_refused(self) -> bool:
@@ -256,8 +251,8 @@ class EventLog:
         batch = EventBatch(
             number=self._number,
             hub_ms=now_ms,
-            wall_ms=self._utc_ms(now_ms),
-            trusted=self._is_trusted(),
+            wall_ms=self._boot.utc_ms(now_ms),
+            trusted=self._boot.trusted,
             since_ms=now_ms,
             reads=self._reads,
             taken=notes,

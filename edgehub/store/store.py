@@ -318,13 +318,7 @@ def _share(
     labels = Labels(recovered.labels)
     events = None
     if options.journal:
-        events = EventLog(
-            recovered.events,
-            hub_time=boot.hub_time,
-            utc_ms=boot.utc_ms,
-            is_trusted=lambda: boot.trusted,
-            bytes_max=options.journal_bytes_max,
-        )
+        events = EventLog(recovered.events, boot=boot, bytes_max=options.journal_bytes_max)
     return SharedState(
         database=database,
         clock=clock,
