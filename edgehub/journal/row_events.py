@@ -297,7 +297,10 @@ class EventColumns(Struct, eq=False):
             column.extend(more)
 
     def _chosen(self, are_chosen: Sequence[bool]) -> EventColumns:
-        return EventColumns(*[list(compress(column, are_chosen)) for column in self._columns()])
+        chosen = EventColumns()
+        columns = [compress(column, are_chosen) for column in self._columns()]
+        chosen._extend(*columns)
+        return chosen
 
     def _keep(self, are_kept: Sequence[bool]) -> None:
         for column in self._columns():

@@ -30,7 +30,6 @@ LEVEL: Final = 2
 SUFFIX: Final = ".jsonl.gz"
 OPEN: Final = ".open"
 UNKNOWN: Final = "unknown"
-DOCUMENT_MIN: Final = 5
 NO_CHECKSUM: Final = -1
 """Of a segment whose position was stored by a version that stored no checksum."""
 HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -76,8 +75,8 @@ class Segment(Struct, eq=False):
     @classmethod
     def restore(cls, document: list[Any]) -> Segment:
         """Return the segment that a document describes; `take_over` goes on with it."""
-        *fields, checksum = document if len(document) > DOCUMENT_MIN else [*document, NO_CHECKSUM]
-        return cls(*fields, checksum)
+        path, day, hour, last_commit, length, *checksum = document
+        return cls(path, day, hour, last_commit, length, checksum[0] if checksum else NO_CHECKSUM)
 
     def compress(self, texts: Iterable[str]) -> bytes:
         """Return the bytes that go behind those written so far."""
@@ -94,7 +93,8 @@ class Segment(Struct, eq=False):
         """Return the end of the stream."""
         size = self._size % 2**32
         sums = self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
-        return self._compressor.flush() + sums
+        end: bytes = self._compressor.flush()
+        return end + sums
 
     def take_over(self, stream: BinaryIO) -> bool:
         """Go on behind the bytes of a stream that count; False = some are missing or damaged."""

@@ -29,8 +29,8 @@ from edgehub.operations.documents import letter_document, row_document, state_of
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
 from edgehub.operations.results import messages as results
 from edgehub.operations.why import Why
-from edgehub.store.inspection import PEEK_BYTES_MAX
 from edgehub.store.requeue import LETTERS_MAX
+from edgehub.store.row_reading import READ_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -223,7 +223,7 @@ class QueueOperations:
             )
             shown += self._row_documents(each, rows, payload=payload)
             size += sum(row.size for row in rows)
-            if len(shown) == rows_max or size >= PEEK_BYTES_MAX:
+            if len(shown) == rows_max or size >= READ_BYTES_MAX:
                 break
         return {"queue": queue, "depth": sum(each.zones.depth for each in filled), "rows": shown}
 

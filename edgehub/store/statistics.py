@@ -60,7 +60,7 @@ class QueueTotals(Struct):
     requeued_total: int = 0
 
 
-class QueueStatistics(QueueTotals, frozen=True, kw_only=True):
+class QueueStatistics(QueueTotals, frozen=True, kw_only=True):  # type: ignore[misc]  # a copy
     """One queue. Depth and bytes are those of the rows in the file, at any moment.
 
     Attributes:
