@@ -210,7 +210,7 @@ async def test_a_hub_with_the_api(folder, tmp_path):
         assert await answer(reader) == (200, bundle)
         writer.close()
         written(tmp_path, a_module("pump"))
-        await hub.operations["config reload"].handler({})
+        await hub.operations["config reload"].handler()
         assert not socket.exists()
         assert await ask(folder / "modules" / "pump" / NAME, signing("pump")) == [200]
         assert hub.status()["workload"]["signed_total"] == 1
