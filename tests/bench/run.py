@@ -96,7 +96,7 @@ def main() -> int:
     _print_table(values)
     medians = {figure: statistics.median(all_values) for figure, all_values in values.items()}
     for group, table in TABLES.items():
-        if any(name.startswith(group) for name in names):
+        if any(name.startswith(f"{group}-") for name in names):
             click.echo(table(medians))
     if options.plots is not None:
         options.plots.mkdir(exist_ok=True)

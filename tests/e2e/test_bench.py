@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.bench import growth, peers
+from tests.bench import growth, peers, thin_link
 from tests.bench.tools import build
 
 if TYPE_CHECKING:
@@ -42,3 +42,10 @@ def test_a_series_of_growth_becomes_a_plot(tmp_path: Path) -> None:
     figures = growth.measure(tmp_path, series="endpoints", points=(1, 2), messages=100)
     plot = ET.fromstring(growth.plots(figures)["growth-endpoints.svg"])
     assert len(plot.findall(".//{*}circle")) == 4
+
+
+def test_alarms_wait_on_a_thin_link(tmp_path: Path) -> None:
+    """Longer behind the bulk of a bridge than alone."""
+    alone = thin_link.race(tmp_path, name="bare", alarms=1)["thin_link_bare_max_ms"]
+    behind = thin_link.race(tmp_path, name="bridge", bulk=40, alarms=1)
+    assert behind["thin_link_bridge_max_ms"] > alone > 0
