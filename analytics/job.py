@@ -129,10 +129,9 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     adapt(spark, surveyed.size)
     days = quality.surveyed(surveyed, expected)
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
-    lines = None
+    lines = stored = None
     if surveyed.folders:
         stored = read_prepared(spark, files, args, surveyed)
-        metrics["prepared"] = stored is not None
         if stored is None:
             read = readers.read_lines(spark, surveyed, args)
             lines = keep_lines(read, surveyed.size)
@@ -151,6 +150,7 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
         writers.clear(files, args)
         hubs = quality.hubs(spark, days.values())
         metrics["tables"] = writers.write_tables(files, args, {"hubs": hubs})
+    metrics["prepared"] = stored is not None
     metrics["hubs_by_state"] = dict(Counter(day.state for day in days.values()))
     phases.end("write")
     metrics["seconds"] = round(sum(phases.seconds.values()), 1)
