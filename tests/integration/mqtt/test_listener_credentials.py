@@ -291,11 +291,11 @@ async def test_a_reload_of_a_hub(site, server, tmp_path):
         assert await answer(port, "second", site.client(second)) == -1
         with site.entries() as entries:
             entries["second"] = Identity(id="second", certificates=("second.pem",))
-        await reload({})
+        await reload()
         assert await answer(port, "second", site.client(second)) == 0
         with site.entries() as entries:
             del entries["second"]
-        await reload({})
+        await reload()
         assert await answer(port, "second", site.client(second)) == -1
         await client.pong()
         await client.close()

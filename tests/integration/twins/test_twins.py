@@ -158,7 +158,7 @@ async def test_operators_are_told_what_is_wrong(tmp_path: Path) -> None:
         async with twin_client(hub.mqtt_port, "d1"):
             for arguments, said in (
                 ({"device_id": "nobody", "patch": {}}, "no client nobody"),
-                ({"device_id": "d1/m1", "patch": {}}, "`device_id`: want 1 to 128"),
+                ({"device_id": "d1/m1", "patch": {}}, "`device_id`: 'd1/m1' is no id"),
                 ({"device_id": "d1", "patch": {"desired": {}}}, "want"),
                 ({"device_id": "d1", "patch": patch_of({"a b": 1})}, "' ' in a name"),
                 ({"device_id": "d1", "patch": patch_of({}, big=["x" * 4000] * 3)}, "tags would"),
