@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SUITE = "bookworm"
 PYTHON_VERSION = "3.11"
 SOURCES = ("edgehub", "analytics", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
-EXTRAS = "redis,zstd"
+EXTRAS = "lora,lora-js,redis,zstd"
 """What the image of the hub has, by deploy/Dockerfile."""
 OLDER = "async-timeout==5.0.1"
 """Redis needs it before Python 3.11.3; Debian's is older, the one that runs this may be newer."""
