@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from edgehub.clock import utc_text
 from edgehub.devices.affinity.flags import Cause, Ownership
 from edgehub.devices.source import Deduplication, StoredDevice
+from edgehub.errors import ConfigError
 from edgehub.hub_id import is_hub_id
 from edgehub.operations.arguments import DEVICE, LIMIT, client_of, page_of, paged, text, whole
 from edgehub.operations.operation import ArgumentError, Operation
@@ -195,7 +196,11 @@ class DeviceOperations:
         if "keep_alive_s" in changes:
             changes["keep_alive_s"] = changes["keep_alive_s"] or 0
         async with self._writing:  # of two that change it at once, both count
-            profile = replace((await registry.load(device_id)).profile, **changes)
+            stored = await registry.load(device_id)
+            try:
+                profile = replace(stored.profile, **changes)
+            except ConfigError as error:
+                raise ArgumentError(f"`{error.key}`: {error.reason}; {error.hint}") from error
             await registry.put(profile)
         await self._devices.settings_changed(device_id)
         return _profile_document(profile)

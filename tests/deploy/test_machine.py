@@ -65,6 +65,7 @@ drain_timeout_s = 6
 type = "mqtt"
 host = "127.0.0.1"
 port = 1884
+mqtt = "3.1.1"
 """
 
 

@@ -98,8 +98,9 @@ def test_devices_are_listed_shown_and_changed(hub: Daemon) -> None:
 
     run(hub, "set", "dev-a", "--gateway-id", "hub-9", "--keep-alive-s", "300")
     assert hub.call("device show", device_id="dev-a")["profile"]["gateway_id"] == "hub-9"
-    with pytest.raises(CommandError, match="at least 60"):
+    with pytest.raises(CommandError, match="at least 60") as refused:
         hub.call("device set", device_id="dev-a", keep_alive_s=5)
+    assert refused.value.problem["code"] == "bad_request"
     assert "want the `hub_id`" in run(hub, "set", "dev-a", "--gateway-id", "hub 9", code=1)
     status = hub.call("status")
     assert status["affinity"]["frames"] == {"processed": 9}
