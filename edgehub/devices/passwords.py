@@ -7,7 +7,6 @@ loop. Invariant: parameters come from the text, so hashes made with other defaul
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -115,5 +114,5 @@ def from_base64(text: str) -> bytes:
     """
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ValueError(f"salt or key is not base64: {error}") from error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
@@ -236,7 +235,7 @@ def _body(arguments: Arguments) -> bytes:
         raise ArgumentError("`body`: want it or `body_base64`, not both")
     try:
         body = (given or "").encode() if packed is None else base64.b64decode(packed, validate=True)
-    except (UnicodeEncodeError, binascii.Error) as error:
+    except ValueError as error:
         raise ArgumentError(f"the body: {error}") from error
     if len(body) > BODY_BYTES_MAX:
         raise ArgumentError(f"the body has {len(body)} bytes, at most {BODY_BYTES_MAX} are taken")

@@ -154,7 +154,7 @@ def _described(operation: Operation, result: dict[str, Any]) -> dict[str, Any]:
         described["requestBody"] = _body(
             {
                 "type": "object",
-                "properties": {each.name: each.schema() for each in members},
+                "properties": {each.name: _member(each) for each in members},
                 "required": [each.name for each in members if each.required],
                 "additionalProperties": False,
             }
@@ -197,6 +197,15 @@ def _parameter(operation: Operation, argument: Argument) -> dict[str, Any]:
         "description": argument.about,
         "schema": argument.schema(),
     }
+
+
+def _member(argument: Argument) -> dict[str, Any]:
+    """Return the schema of an argument in a body, where null counts as absent."""
+    schema = argument.schema()
+    if argument.required or "type" not in schema:
+        return schema
+    choices = {"enum": [*argument.choices, None]} if argument.choices else {}
+    return schema | choices | {"type": [schema["type"], "null"]}
 
 
 def _header(name: str, about: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ Source: RFC 7617.
 from __future__ import annotations
 
 import base64
-import binascii
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -202,7 +201,7 @@ def parse_basic(authorization: bytes, sender: str, identities: Identities) -> tu
         )
     try:
         text = base64.b64decode(encoded.strip(), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise unauthorized("Basic credentials are base64 of <id>:<password>") from None
     wanted = sender.encode() + b":"
     if text.startswith(wanted):

@@ -10,7 +10,6 @@ Source: docs/reference/batch-format.md.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -217,5 +216,5 @@ def _body(record: dict[str, Any]) -> bytes:
         raise RecordError("neither body nor body_base64 is a text")
     try:
         return base64.b64decode(packed, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise RecordError(f"body_base64: {error}") from None

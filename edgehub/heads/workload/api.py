@@ -9,7 +9,6 @@ Source: Azure IoT Edge, workload API, 2018-06-28 and later.
 from __future__ import annotations
 
 import base64
-import binascii
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -135,7 +134,7 @@ def _parse(body: bytes) -> tuple[bytes, int]:
         data = base64.b64decode(request["data"], validate=True)
         number = _KEY_IDS.index(request.get("keyId", _KEY_IDS[0]))
         algorithm = request.get("algo", "HMACSHA256")
-    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise RequestError(
             HTTPStatus.BAD_REQUEST,
             'not {"keyId": "primary", "algo": "HMACSHA256", "data": "<base64>"}',

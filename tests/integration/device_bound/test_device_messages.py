@@ -146,6 +146,7 @@ async def test_modules_get_messages_of_their_own(tmp_path):
         ({"device_id": "d", "module_id": "a/b"}, 422, "`module_id`"),
         ({"device_id": "d", "body": "a", "body_base64": "YQ=="}, 422, "not both"),
         ({"device_id": "d", "body_base64": "?"}, 422, "the body"),
+        ({"device_id": "d", "body_base64": "\u00d5"}, 422, "the body"),
         ({"device_id": "d", "body": "x" * 262_145}, 422, "at most 262144"),
         ({"device_id": "d", "properties": ["a"]}, 422, "an object"),
         ({"device_id": "d", "properties": {"a": 1}}, 422, "want a text"),

@@ -240,6 +240,7 @@ async def test_a_record_that_is_none_costs_that_record_alone(identities_file: Pa
         _record(4, system=[]),
         {"device": "dev-1", "body": 5},
         {"device": "dev-1", "body_base64": "?"},
+        {"device": "dev-1", "body_base64": "\u00d5"},
         _record(5, properties={"k": "v" * 3000}),
     ]
     async with running(identities_file=identities_file, message_bytes_max=2000) as bench:
@@ -249,9 +250,9 @@ async def test_a_record_that_is_none_costs_that_record_alone(identities_file: Pa
         child.send(wire.publish(TOPIC, _payload(bad[0]), qos=1, packet_id=3))
         assert await child.read_pubacks(3) == [1, 2, 3]
         assert [message.body for message in bench.router.messages] == [b"body 9"]
-        assert bench.dropped() == {"batch_malformed": 8, "too_large": 1}
+        assert bench.dropped() == {"batch_malformed": 9, "too_large": 1}
         told = [size for _, size, reason in bench.router.told if reason == "batch_malformed"]
-        assert sorted(told) == [0, 1, 4, 6, 6, 6, 6, 6]
+        assert sorted(told) == [0, 1, 2, 4, 6, 6, 6, 6, 6]
         await child.close()
 
 
