@@ -7,6 +7,7 @@ it as its entity tag.
 
 from __future__ import annotations
 
+import contextlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -30,6 +31,8 @@ HEADER_ARGUMENTS: Final = {"if_match", "if_exists", "if_absent"}
 """Arguments that the headers `If-Match` and `If-None-Match` stand for."""
 
 _FLAGS: Final = {"true": True, "false": False}
+
+NUMBER_CHARACTERS_MAX: Final = 40
 
 
 def operation_routes(operations: Iterable[Operation]) -> list[ApiRoute]:
@@ -134,15 +137,17 @@ async def _members(request: ApiRequest) -> dict[str, Any]:
 
 
 def _value(kind: ArgumentKind, text: str) -> Any:
-    if kind is ArgumentKind.WHOLE and text.isdecimal() and text.isascii():
-        # Longer ones are beyond every bound, and cost time to read.
-        return int(text[:20])
-    if kind is ArgumentKind.SECONDS:
-        try:
-            return float(text[:20])
-        except ValueError:
-            return text
-    return _FLAGS.get(text, text) if kind is ArgumentKind.FLAG else text
+    """Return the value of a parameter; what is none of its kind stays a text, and is refused."""
+    if kind is ArgumentKind.FLAG:
+        return _FLAGS.get(text, text)
+    # Longer numbers are beyond every bound, and cost time to read.
+    if len(text) <= NUMBER_CHARACTERS_MAX:
+        if kind is ArgumentKind.WHOLE and text.isdecimal() and text.isascii():
+            return int(text)
+        if kind is ArgumentKind.SECONDS:
+            with contextlib.suppress(ValueError):
+                return float(text)
+    return text
 
 
 def _tenant(given: Any, request: ApiRequest) -> Any:

@@ -178,6 +178,9 @@ def test_odd_targets_are_answered(hub: tuple[Daemon, Api]) -> None:
         for target in targets:
             body = ALARMS if method == "PUT" else None
             assert 200 <= api.ask(method, target, body).status < 500, (method, target)
+    # The beginning of each is a number within the bounds.
+    assert api.ask("DELETE", f"{odd}/x?timeout_s=2.925482543131596e%2B108").status == 422
+    assert api.ask("GET", f"{odd}?limit={'0' * 50}900").status == 422
     for line in (
         b"GET /\xff HTTP/1.1",
         b"GET http://evil.example/metrics HTTP/1.1",
