@@ -1,7 +1,7 @@
 """One step of background work on the zones of one queue: a transaction of its own.
 
 Runs on the connection's thread on values that were taken on the loop. Invariant: a step takes at
-most about 50 ms or 10 000 rows, so that no commit waits longer.
+most about 50 ms or 5 000 rows, so that no commit waits longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from edgehub.store.shared_state import SharedState
     from edgehub.store.zones import ZoneValues
 
-STEP_ROWS_MAX: Final = 10_000
+STEP_ROWS_MAX: Final = 5_000
 STEP_S_MAX: Final = 0.05
 
 _MOVED_COLUMNS: Final = (
