@@ -179,10 +179,11 @@ class RecoveredTable:
         """Read a page of the tree, None = it is no whole one of its kind."""
         page: bytes | None = None
         try:
-            page = self._pages.page(number)
-            if page[0] not in (TABLE_KINDS if self._has_rowid else KEYS_KINDS):
-                page = None
+            found = self._pages.page(number)
+            if found[0] not in (TABLE_KINDS if self._has_rowid else KEYS_KINDS):
                 raise PageError  # noqa: TRY301 - the same as for one that cannot be read
+            # One of keys has records of its own, whatever it leads to.
+            page = found
             if page[0] in INNER:
                 children(page, self._pages.count)
         except PageError:
@@ -190,5 +191,4 @@ class RecoveredTable:
             leads = self._has_rowid and self._owners.has_pages_below(number)
             if not leads or self._owners.unowned:
                 self.is_whole = False
-        # One of keys has records of its own, whatever it leads to.
         return page
