@@ -2,11 +2,11 @@
 
 Quick tests come first, the daemon's crashes last, in random order inside a stage. Where two
 processes share the work, a file stays in one of them, and so does the report, which starts Spark
-once in a process. What takes both cores, or measures time, is marked `alone`. Temporary files are
-in memory, where thousands of syncs take no time; in full size they are on the disk. A test that
-fails half-way may leave a thread behind that keeps the process alive for ever, after all results
-were printed; then the run is ended, and is a failed one. So is one whose test hangs past its
-time-out.
+once in a process; the groups of most tests come first. What takes both cores, or measures time, is
+marked `alone`. Temporary files are in memory, where thousands of syncs take no time; in full size
+they are on the disk. A test that fails half-way may leave a thread behind that keeps the process
+alive for ever, after all results were printed; then the run is ended, and is a failed one. So is
+one whose test hangs past its time-out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import is_hypothesis_test
+from xdist.scheduler import LoadGroupScheduling
 
 from tests.support.memory_folder import memory
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
 STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
 EXIT_TIMEOUT_S: Final = 15.0
@@ -49,11 +53,31 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
 
 
+class Scheduler(LoadGroupScheduling):
+    """Names the group of each test, by its file.
+
+    The marks that are meant for it have no effect: xdist 3.8 adds them to an attribute of tests
+    that pytest 9.2 has no more.
+    """
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        """Record the tests that a process has found."""
+        super().add_node_collection(node, [f"{test}@{_group_of(test)}" for test in collection])
+
+
+def _group_of(test: str) -> str:
+    path = test.partition("::")[0]
+    return "spark" if "spark" in path.split("/") else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:
+    """Return what hands groups of tests to processes."""
+    return Scheduler(config, log)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name what belongs into one process; in full size, properties have more examples."""
-    parts = item.path.relative_to(item.config.rootpath).parts
-    together = "spark" if "spark" in parts else "/".join(parts)
-    item.add_marker(pytest.mark.xdist_group(together))
+    """In full size, properties have more examples."""
     if is_hypothesis_test(getattr(item, "obj", None)):
         item.add_marker("scaled")
 
