@@ -6,8 +6,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -p tests.support.stages
 WORKERS := 2
+PYTEST := $(BIN)/python -m pytest -p tests.support.stages -n $(WORKERS) --no-loadscope-reorder --max-worker-restart 2
 STAGES := $(wildcard $(addprefix tests/,unit cases integration spark e2e deploy crash))
 
 # What is installed has the hashes of a lock; `make lock` writes them.
@@ -44,10 +44,10 @@ analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-file
 	@$(BIN)/python -m zipfile -c dist/analytics.zip analytics
 
 test: $(DEVELOPMENT) $(AZURE) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
-	$(PYTEST) -n $(WORKERS) --dist loadgroup -m "not soak" $(STAGES) $(ARGS)
+	$(PYTEST) -m "not soak" --session-timeout 1500 $(STAGES) $(ARGS)
 
 soak: $(DEVELOPMENT) $(AZURE) debian java machines ## Run scaled and long tests in full size: about two hours
-	EDGEHUB_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadgroup -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
+	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)
 
 check: lint types layers ## Everything that needs no running: lint, types, layers, spelling, words
 	$(BIN)/codespell

@@ -1,12 +1,14 @@
-"""Pytest plugin of `make test`: the order of the stages, and an end even after a failed test.
+"""Pytest plugin of `make test`: what runs where, in which order, and that it ends.
 
 Quick tests come first, the daemon's crashes last, in random order inside a stage. Where two
 processes share the work, a file stays in one of them, and so does the report, which starts Spark
-once in a process; the groups of most tests come first. What takes both cores, or measures time, is
-marked `alone`. Temporary files are in memory, where thousands of syncs take no time; in full size
-they are on the disk. A test that fails half-way may leave a thread behind that keeps the process
-alive for ever, after all results were printed; then the run is ended, and is a failed one. So is
-one whose test hangs past its time-out.
+once in a process. What takes both cores, or measures time, is marked `alone`. Temporary files are
+in memory, where thousands of syncs take no time; in full size they are on the disk.
+
+No test can hold up the run. One past its time-out is told so again and again until it ends, and in
+the end its process is ended; what ends a process fails, is not run again, and another process does
+the rest. A test that fails half-way may leave a thread behind that keeps the process alive for
+ever, after all results were printed; then the run is ended, and is a failed one.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import faulthandler
 import fcntl
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -23,18 +26,20 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import is_hypothesis_test
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.memory_folder import memory
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from types import FrameType
 
-    from xdist.remote import Producer
+    from pytest_timeout import Settings
     from xdist.workermanage import WorkerController
 
 STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
 EXIT_TIMEOUT_S: Final = 15.0
+AGAIN_S: Final = 20.0
 HANG_MARGIN_S: Final = 60.0
 STDERR: Final = os.dup(2)
 """That of the process, which tests capture."""
@@ -46,34 +51,16 @@ def stage_of(parts: Sequence[str]) -> int:
     return found[0] if found else len(STAGES)
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling:
+    """Choose how the work is shared."""
+    return Files(config)
+
+
 def pytest_configure() -> None:
     """Choose the place of temporary files."""
     folder = memory()
     if folder is not None and not os.environ.get("EDGEHUB_SOAK"):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
-
-
-class Scheduler(LoadGroupScheduling):
-    """Names the group of each test, by its file.
-
-    The marks that are meant for it have no effect: xdist 3.8 adds them to an attribute of tests
-    that pytest 9.2 has no more.
-    """
-
-    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        """Record the tests that a process has found."""
-        super().add_node_collection(node, [f"{test}@{_group_of(test)}" for test in collection])
-
-
-def _group_of(test: str) -> str:
-    path = test.partition("::")[0]
-    return "spark" if "spark" in path.split("/") else path
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:
-    """Return what hands groups of tests to processes."""
-    return Scheduler(config, log)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -88,39 +75,97 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: stage_of(item.path.relative_to(config.rootpath).parts))
 
 
+class Files(LoadScopeScheduling):
+    """Give a process one file after the other, and all of the report together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if "spark" in file.split("/") else file
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Take back what an ended process has not run; return the test that ended it."""
+        work = self.assigned_work[node]
+        left = [(unit, test) for unit in work.values() for test, done in unit.items() if not done]
+        for unit, test in left[:1]:
+            unit[test] = True
+        for file in [file for file, unit in work.items() if all(unit.values())]:
+            del work[file]
+        super().remove_node(node)
+        return left[0][1] if left else None
+
+    def schedule(self) -> None:
+        """Give a new process a second file as well: it runs a test when it knows the next."""
+        super().schedule()
+        super().schedule()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let a test run beside others, or alone, before its time counts."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if run is None:
-        with _bounded(item):
-            return (yield)
+        return (yield)
     alone = item.get_closest_marker("alone") is not None
-    with _turn(Path(tempfile.gettempdir()) / f"edgehub-tests-{run}", alone=alone), _bounded(item):
+    with _turn(Path(tempfile.gettempdir()) / f"edgehub-tests-{run}", alone=alone):
         return (yield)
 
 
-@contextlib.contextmanager
-def _bounded(item: pytest.Item) -> Iterator[None]:
-    """End the process if a test outlives its time-out, which hypothesis takes for a failure."""
-    marker = item.get_closest_marker("timeout")
-    given = item.config.getoption("timeout") or item.config.getini("timeout")
-    timeout_s = marker.args[0] if marker else float(given)
-    faulthandler.dump_traceback_later(2 * timeout_s + HANG_MARGIN_S, exit=True, file=STDERR)
+class OutOfTime(KeyboardInterrupt):
+    """A test takes longer than its time-out.
+
+    Only this kind of exception passes through event loops and hypothesis wherever it is raised.
+    """
+
+
+INTERRUPTIBLE: Final = pytest.StashKey[bool]()
+"""Whether a test runs, or its fixtures, and not what reports on them."""
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
+    """Interrupt a test past its time-out, and again what does not end then; at last the process."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if item.stash.get(INTERRUPTIBLE, False):
+            faulthandler.dump_traceback(STDERR)
+            raise OutOfTime(f"takes longer than {settings.timeout:g} s")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, settings.timeout, AGAIN_S)
+    faulthandler.dump_traceback_later(settings.timeout + HANG_MARGIN_S, exit=True, file=STDERR)
+    return True
+
+
+def pytest_timeout_cancel_timer() -> bool:
+    """Let a test be that ended in time."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+    return True
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail the test that is out of time, and go on with the others."""
+    item.stash[INTERRUPTIBLE] = True
     try:
-        yield
+        return (yield)
+    except OutOfTime as late:
+        raise pytest.fail.Exception(str(late)) from late
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        item.stash[INTERRUPTIBLE] = False
+
+
+pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
 
 
 @contextlib.contextmanager
 def _turn(lock: Path, *, alone: bool) -> Iterator[None]:
     # Who wants to be alone closes the gate meanwhile, so that a row of others cannot starve it.
-    with lock.with_suffix(".gate").open("w") as gate, lock.open("w") as room:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    # Locks of this process: what a test forks and leaves behind holds up nobody.
+    with lock.with_suffix(".gate").open("a+") as gate, lock.open("a+") as room:
+        fcntl.lockf(gate, fcntl.LOCK_EX)
+        fcntl.lockf(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         if not alone:
-            fcntl.flock(gate, fcntl.LOCK_UN)
+            fcntl.lockf(gate, fcntl.LOCK_UN)
         yield
 
 
