@@ -74,9 +74,9 @@ def share(lines: DataFrame, *, has_several_stores: bool) -> Shared:
     summed = keep(flows(lines))
     moved = keep(queue_flows(summed))
     if has_several_stores:
-        left = keep(left_behind(kept, moved))
+        left = keep(left_behind(kept, summed))
         kept, moved = kept.unionByName(left), moved.unionByName(left_flows(left))
-    balanced = keep(balance(moved, kept))
+    balanced = keep(balance(moved, kept, summed))
     return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
 
 

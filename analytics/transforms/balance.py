@@ -26,12 +26,13 @@ OUT_FLOWS: Final = (
 UNITS: Final = ("rows", "bytes")
 
 
-def balance(moved: DataFrame, marks: DataFrame) -> DataFrame:
+def balance(moved: DataFrame, marks: DataFrame, summed: DataFrame) -> DataFrame:
     """Return the equation of each queue.
 
     Args:
         moved: Queue flows.
         marks: What was carried over the edges.
+        summed: Flows of lines.
 
     Returns:
         Grain: queue. Each flow in rows and bytes (`sent_rows`, `sent_bytes`), `difference_rows` and
@@ -39,8 +40,7 @@ def balance(moved: DataFrame, marks: DataFrame) -> DataFrame:
         `closed`; `open`, then the differences are what waits in a hub that goes on; or
         `unbalanced`.
     """
-    last = moved.groupBy("hub", "store").agg(F.max("last_ms").alias("last_ms"))
-    edges = _edges(marks, last)
+    edges = _edges(marks, summed)
     flows = [moved.select(*schemas.QUEUE, "flow", *UNITS), _carried(edges)]
     sums = [
         F.sum(F.when(F.col("flow") == flow, F.col(unit)).otherwise(F.lit(0))).alias(
@@ -73,18 +73,21 @@ def _carried(edges: DataFrame) -> DataFrame:
     return placed.select(*schemas.QUEUE, "flow", *UNITS)
 
 
-def left_behind(marks: DataFrame, moved: DataFrame) -> DataFrame:
+def left_behind(marks: DataFrame, summed: DataFrame) -> DataFrame:
     """Find what still waited in a database file that another one followed.
+
+    Args:
+        marks: What was carried over the edges.
+        summed: Flows of lines.
 
     Returns:
         Grain of marks, event `left_behind`: the last `stop` lines of such files.
     """
-    last = moved.groupBy("hub", "store").agg(F.max("last_ms").alias("last_ms"))
-    left = _edges(marks, last).where(F.col("closing") & F.col("replaced") & (F.col("rows") > 0))
+    left = _edges(marks, summed).where(F.col("closing") & F.col("replaced") & (F.col("rows") > 0))
     return left.select(*marks.columns).withColumn("event", F.lit("left_behind"))
 
 
-def _edges(marks: DataFrame, last: DataFrame) -> DataFrame:
+def _edges(marks: DataFrame, summed: DataFrame) -> DataFrame:
     """Place what was carried over edges within the life of its database file.
 
     Returns:
@@ -92,30 +95,29 @@ def _edges(marks: DataFrame, last: DataFrame) -> DataFrame:
         its file: that has no `out` line, and no event of a row after it. `replaced` marks files
         that another one followed.
     """
-    of_hub, of_store = Window.partitionBy("hub"), Window.partitionBy("hub", "store")
-    # A file in which nothing waited at any edge has events of rows alone.
-    of_rows = last.groupBy("hub").agg(F.max("last_ms").alias("hub_last_ms"))
-    since_ms = F.coalesce(F.col("last_ms"), F.lit(0))
-    seen_ms = F.greatest(F.col("hub_ms"), since_ms)
+    of_store = Window.partitionBy("hub", "store")
+    of_row = F.col("event").isin(*schemas.ROW_EVENTS, "retried")
+    files = summed.groupBy("hub", "store").agg(
+        F.max(F.when(of_row, F.col("last_ms"))).alias("row_ms"), F.max("last_ms").alias("last_ms")
+    )
+    # Of a file in which nothing waited at any edge too.
+    hubs = files.groupBy("hub").agg(F.max("last_ms").alias("hub_last_ms"))
     newest = Window.partitionBy(*schemas.QUEUE, "store", "detail").orderBy(
         F.col("hub_ms").desc(), F.col("commit").desc()
     )
     return (
         marks.where(F.col("event") == "carried")
-        .join(last, on=["hub", "store"], how="left")
-        .join(of_rows, on="hub", how="left")
+        .join(files, on=["hub", "store"], how="inner")
+        .join(hubs, on="hub", how="inner")
         .select(
             *marks.columns,
             (
                 (F.col("detail") == "stop")
-                & (F.col("hub_ms") >= since_ms)
+                & (F.col("hub_ms") >= F.coalesce("row_ms", F.lit(0)))
                 & ~F.max(F.col("detail") == "out").over(of_store)
                 & (F.row_number().over(newest) == 1)
             ).alias("closing"),
-            (
-                F.max(seen_ms).over(of_store)
-                < F.greatest(F.max(seen_ms).over(of_hub), F.col("hub_last_ms"))
-            ).alias("replaced"),
+            (F.col("last_ms") < F.col("hub_last_ms")).alias("replaced"),
         )
     )
 
