@@ -6,8 +6,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-WORKERS := 2
-PYTEST := $(BIN)/python -m pytest -p tests.support.stages -n $(WORKERS) --no-loadscope-reorder --max-worker-restart 2
+WORKERS := 3
+PYTEST := $(BIN)/python -m pytest -p tests.support.stages -n $(WORKERS) --max-worker-restart 2
 STAGES := $(wildcard $(addprefix tests/,unit cases integration spark e2e deploy crash))
 
 # What is installed has the hashes of a lock; `make lock` writes them.

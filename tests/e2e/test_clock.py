@@ -18,7 +18,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.waits]
 
 REBOOTED = Path(__file__).parents[1] / "support" / "rebooted_daemon.py"
 MANIFEST = {

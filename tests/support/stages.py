@@ -1,9 +1,11 @@
 """Pytest plugin of `make test`: what runs where, in which order, and that it ends.
 
-Quick tests come first, the daemon's crashes last, in random order inside a stage. Where two
-processes share the work, a file stays in one of them, and so does the report, which starts Spark
-once in a process. What takes both cores, or measures time, is marked `alone`. Temporary files are
-in memory, where thousands of syncs take no time; in full size they are on the disk.
+Quick tests come first, the daemon's crashes last, in random order inside a stage. Where processes
+share the work, a file stays in one of them, and so does the report, which starts Spark once in a
+process. What waits most of the time is marked `waits` and has a third process, beside the two that
+keep both cores busy. What takes both cores, or measures time, is marked `alone`, and comes last.
+Temporary files are in memory, where thousands of syncs take no time; in full size they are on the
+disk.
 
 No test can hold up the run. One past its time-out is told so again and again until it ends, and in
 the end its process is ended; what ends a process fails, is not run again, and another process does
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import functools
 import os
 import signal
 import sys
@@ -26,7 +29,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import is_hypothesis_test
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.memory_folder import memory
 
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
     from pytest_timeout import Settings
     from xdist.workermanage import WorkerController
 
-STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
+STAGES: Final = ("unit", "cases", "spark", "integration", "e2e", "deploy", "crash")
+CORES: Final = 2
+AHEAD: Final = 2
+"""A process runs a test when it knows which is next."""
+WAITS: Final = "pytest.mark.waits"
 EXIT_TIMEOUT_S: Final = 15.0
 AGAIN_S: Final = 20.0
 HANG_MARGIN_S: Final = 60.0
@@ -51,7 +57,7 @@ def stage_of(parts: Sequence[str]) -> int:
     return found[0] if found else len(STAGES)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Files:
     """Choose how the work is shared."""
     return Files(config)
 
@@ -71,32 +77,105 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort by stage; a stable sort keeps the random order that another plugin has made."""
-    items.sort(key=lambda item: stage_of(item.path.relative_to(config.rootpath).parts))
+    """Sort by stage; a stable sort keeps the random order that another plugin has made.
+
+    What has to be alone comes last, as all wait until the others are done with their tests.
+    """
+    alone = {item.path for item in items if item.get_closest_marker("alone")}
+    stage = functools.cache(lambda path: stage_of(path.relative_to(config.rootpath).parts))
+    items.sort(key=lambda item: (item.path in alone, stage(item.path)))
 
 
-class Files(LoadScopeScheduling):
-    """Give a process one file after the other, and all of the report together."""
+class Files:
+    """Hands out tests: a file to one process, and the report as if it were one file.
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if "spark" in file.split("/") else file
+    A third process takes files whose tests mostly wait, and leaves the cores to the others. A test
+    that ended its process is not run again.
+
+    Args:
+        config: Of the process that counts the results.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._root = config.rootpath
+        self._processes: int = config.getoption("numprocesses")
+        self._tests: Sequence[str] = ()
+        self._ready = 0
+        self._waiter: WorkerController | None = None
+        self._given: dict[WorkerController, list[int]] = {}
+        self._left: list[list[int]] | None = None
+        self._waiting: list[list[int]] = []
+
+    @property
+    def nodes(self) -> list[WorkerController]:
+        """Return the processes."""
+        return list(self._given)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Return whether all have said which tests there are."""
+        return self._ready >= self._processes
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether tests are left."""
+        return bool(self._left or self._waiting or any(self._given.values()))
+
+    @property
+    def tests_finished(self) -> bool:
+        """Return whether no process needs to hear of more tests."""
+        left = self._left is None or self._left or self._waiting
+        return not left and all(len(tests) < AHEAD for tests in self._given.values())
+
+    def add_node(self, node: WorkerController) -> None:
+        """Record a process that has started."""
+        self._given[node] = []
+
+    def add_node_collection(self, _node: WorkerController, tests: Sequence[str]) -> None:
+        """Record the tests that a process has found."""
+        if self._ready and tests != self._tests:
+            raise RuntimeError("processes have found different tests, or in another order")
+        self._tests = tests
+        self._ready += 1
+
+    def schedule(self) -> None:
+        """Give all processes their first tests, or more to those that have too few."""
+        if self._left is None:
+            self._left = []
+            if self._processes > CORES:
+                self._waiter = self.nodes[-1]
+            files: dict[str, list[int]] = {}
+            for number, test in enumerate(self._tests):
+                name = test.partition("::")[0]
+                files.setdefault("spark" if "spark" in name.split("/") else name, []).append(number)
+            for name, tests in files.items():
+                waits = name != "spark" and WAITS in (self._root / name).read_text("utf-8")
+                (self._waiting if waits else self._left).append(tests)
+        for node in self.nodes:
+            self._give(node)
+
+    def mark_test_complete(self, node: WorkerController, test: int, _took_s: float = 0) -> None:
+        """Record that a test has ended."""
+        self._given[node].remove(test)
+        self._give(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Take back what an ended process has not run; return the test that ended it."""
-        work = self.assigned_work[node]
-        left = [(unit, test) for unit in work.values() for test, done in unit.items() if not done]
-        for unit, test in left[:1]:
-            unit[test] = True
-        for file in [file for file, unit in work.items() if all(unit.values())]:
-            del work[file]
-        super().remove_node(node)
-        return left[0][1] if left else None
+        tests = self._given.pop(node)
+        if len(tests) > 1:
+            assert self._left is not None
+            self._left.insert(0, tests[1:])
+        return self._tests[tests[0]] if tests else None
 
-    def schedule(self) -> None:
-        """Give a new process a second file as well: it runs a test when it knows the next."""
-        super().schedule()
-        super().schedule()
+    def _give(self, node: WorkerController) -> None:
+        while len(self._given[node]) < AHEAD and not node.shutting_down:
+            of_cores = () if node is self._waiter else self._left
+            if not (files := of_cores or self._waiting):
+                node.shutdown()
+                return
+            tests = files.pop(0)
+            self._given[node] += tests
+            node.send_runtest_some(tests)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

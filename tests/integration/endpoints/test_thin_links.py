@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.link_trial import Trial
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.waits]
 
 KBIT = 1000
 FLOOR_S = 1.5

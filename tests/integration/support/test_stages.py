@@ -44,16 +44,22 @@ def test_a_crash():
     os._exit(3)
 """
 QUICK = "def test_one(): pass\ndef test_two(): pass\n"
+WAITING = "import pytest\npytestmark = pytest.mark.waits\ndef test_a_while(): pass\n"
 OPTIONS = (
     "-p xdist.plugin -p pytest_timeout -p pytest_asyncio.plugin -p tests.support.stages "
-    "-n 2 -v --timeout 0.2 --asyncio-mode auto --rootdir ."
+    "-n 3 -v --timeout 0.2 --asyncio-mode auto --rootdir ."
 )
 FOUND = re.compile(r"\[(gw\d)\] \[ *\d+%\] (\w+) (\S+)")
 
 
 def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
     """The rest is run to its end, by another process where one has ended, even the last."""
-    files = {"unit/test_hung.py": HUNG, "unit/test_quick.py": QUICK, "crash/test_ended.py": ENDED}
+    files = {
+        "unit/test_hung.py": HUNG,
+        "unit/test_quick.py": QUICK,
+        "e2e/test_waiting.py": WAITING,
+        "crash/test_ended.py": ENDED,
+    }
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -77,10 +83,12 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
         "unit/test_hung.py::test_after_them": "PASSED",
         "unit/test_quick.py::test_one": "PASSED",
         "unit/test_quick.py::test_two": "PASSED",
+        "e2e/test_waiting.py::test_a_while": "PASSED",
         "crash/test_ended.py::test_before_it": "PASSED",
         "crash/test_ended.py::test_a_crash": "FAILED",
     }, done.stdout
     places = {(test.partition("::")[0], process) for test, (_, process) in found.items()}
     assert len(places) == len(files)
+    assert [file for file, process in places if process == "gw2"] == ["e2e/test_waiting.py"]
     assert done.returncode == 1
     assert done.stdout.count("node down") == 1
