@@ -18,7 +18,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.waits]
+pytestmark = pytest.mark.e2e
 
 REBOOTED = Path(__file__).parents[1] / "support" / "rebooted_daemon.py"
 MANIFEST = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.daemon import Daemon
     from tests.support.mosquitto import Mosquitto
 
-pytestmark = [pytest.mark.e2e, pytest.mark.waits]
+pytestmark = pytest.mark.e2e
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 MANIFEST = {

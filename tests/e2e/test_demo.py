@@ -16,7 +16,7 @@ from tests.support.command_line import edgehub
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90), pytest.mark.waits]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
 
 END_TIMEOUT_S = 60
 

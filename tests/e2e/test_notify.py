@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Make = Callable[..., Daemon]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.waits]
+pytestmark = pytest.mark.e2e
 
 FAULTY = Path(__file__).parents[1] / "support" / "faulty_daemon.py"
 WATCHDOG_S = 1.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     MakeDaemon = Callable[..., Daemon]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.waits]
+pytestmark = pytest.mark.e2e
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 ROWS = 15_000 if SOAK else 1_000

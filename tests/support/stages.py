@@ -2,10 +2,10 @@
 
 Quick tests come first, the daemon's crashes last, in random order inside a stage. Where processes
 share the work, a file stays in one of them, and so does the report, which starts Spark once in a
-process. What waits most of the time is marked `waits` and has a third process, beside the two that
-keep both cores busy. What takes both cores, or measures time, is marked `alone`, and comes last.
-Temporary files are in memory, where thousands of syncs take no time; in full size they are on the
-disk.
+process. The tests with daemons, and those marked `waits`, wait most of the time: they have a third
+process, beside the two that keep both cores busy. What takes both cores, or measures time, is
+marked `alone`, and comes last. Temporary files are in memory, where thousands of syncs take no
+time; in full size they are on the disk.
 
 No test can hold up the run. One past its time-out is told so again and again until it ends, and in
 the end its process is ended; what ends a process fails, is not run again, and another process does
@@ -43,6 +43,8 @@ STAGES: Final = ("unit", "cases", "spark", "integration", "e2e", "deploy", "cras
 CORES: Final = 2
 AHEAD: Final = 2
 """A process runs a test when it knows which is next."""
+REPORT: Final = "spark"
+DAEMONS: Final = "e2e"
 WAITS: Final = "pytest.mark.waits"
 EXIT_TIMEOUT_S: Final = 15.0
 AGAIN_S: Final = 20.0
@@ -147,10 +149,9 @@ class Files:
             files: dict[str, list[int]] = {}
             for number, test in enumerate(self._tests):
                 name = test.partition("::")[0]
-                files.setdefault("spark" if "spark" in name.split("/") else name, []).append(number)
+                files.setdefault(REPORT if REPORT in name.split("/") else name, []).append(number)
             for name, tests in files.items():
-                waits = name != "spark" and WAITS in (self._root / name).read_text("utf-8")
-                (self._waiting if waits else self._left).append(tests)
+                (self._waiting if self._waits(name) else self._left).append(tests)
         for node in self.nodes:
             self._give(node)
 
@@ -166,6 +167,11 @@ class Files:
             assert self._left is not None
             self._left.insert(0, tests[1:])
         return self._tests[tests[0]] if tests else None
+
+    def _waits(self, name: str) -> bool:
+        if name == REPORT:
+            return False
+        return DAEMONS in name.split("/") or WAITS in (self._root / name).read_text("utf-8")
 
     def _give(self, node: WorkerController) -> None:
         while len(self._given[node]) < AHEAD and not node.shutting_down:

@@ -57,7 +57,7 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
     files = {
         "unit/test_hung.py": HUNG,
         "unit/test_quick.py": QUICK,
-        "e2e/test_waiting.py": WAITING,
+        "integration/test_waiting.py": WAITING,
         "crash/test_ended.py": ENDED,
     }
     for name, text in files.items():
@@ -83,12 +83,12 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
         "unit/test_hung.py::test_after_them": "PASSED",
         "unit/test_quick.py::test_one": "PASSED",
         "unit/test_quick.py::test_two": "PASSED",
-        "e2e/test_waiting.py::test_a_while": "PASSED",
+        "integration/test_waiting.py::test_a_while": "PASSED",
         "crash/test_ended.py::test_before_it": "PASSED",
         "crash/test_ended.py::test_a_crash": "FAILED",
     }, done.stdout
     places = {(test.partition("::")[0], process) for test, (_, process) in found.items()}
     assert len(places) == len(files)
-    assert [file for file, process in places if process == "gw2"] == ["e2e/test_waiting.py"]
+    assert [file for file, process in places if process == "gw2"] == ["integration/test_waiting.py"]
     assert done.returncode == 1
     assert done.stdout.count("node down") == 1
