@@ -25,7 +25,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run install report analytics test check docs fmt lint types layers bench peers lock soak debian java machines
+.PHONY: help run install report analytics test compile check docs fmt lint types layers bench peers lock soak debian java machines
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-file
 
 test: $(DEVELOPMENT) $(AZURE) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
 	$(PYTEST) -m "not soak" --session-timeout 1500 $(STAGES) $(ARGS)
+
+# Else all processes of the tests compile them at the same time.
+compile: $(DEVELOPMENT)
+	@$(BIN)/python -m pytest --collect-only -qq $(STAGES) >$(VENV)/.found || { cat $(VENV)/.found; false; }
 
 soak: $(DEVELOPMENT) $(AZURE) debian java machines ## Run scaled and long tests in full size: about two hours
 	EDGEHUB_SOAK=1 $(PYTEST) -m "soak or scaled" --timeout=7200 $(STAGES) $(ARGS)

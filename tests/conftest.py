@@ -15,7 +15,7 @@ from edgehub.telemetry.log import set_level
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXAMPLES = 500 if os.environ.get("EDGEHUB_SOAK") else 30
+EXAMPLES = 500 if os.environ.get("EDGEHUB_SOAK") else 20
 """Of each property; `make soak` runs all of them again."""
 
 # Others use the machine too: how long one example takes says nothing; tests have a time-out.

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
 ROUNDS = 10 if SOAK else 1
-IMAGES = 300 if SOAK else 90
+IMAGES = 300 if SOAK else 40
 STEPS = 300 if SOAK else 120
 WORKLOAD_S_MAX = 600 if SOAK else 60
-DAEMON_IMAGES = 90 if SOAK else 40
+DAEMON_IMAGES = 90 if SOAK else 20
 DAEMON_S = 3.0 if SOAK else 1.5
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(60 + ROUNDS * IMAGES)]

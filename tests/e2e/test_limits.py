@@ -51,7 +51,7 @@ def test_what_the_peer_can_never_take_is_refused_at_once(
     broker: Mosquitto, make_daemon: Callable[..., Daemon]
 ) -> None:
     """P-10: a packet beyond the peer's limit is dropped with its size; the rows after it flow."""
-    daemon = make_daemon(upstream=broker.port, extra="row_bytes_max = 131072").start()
+    daemon = make_daemon(upstream=broker.port, extra="row_bytes_max = 131072", rate=5).start()
     collector = Collector(broker.port)
     device = Device("press-1", daemon.mqtt_port)
     topic = "devices/press-1/messages/events/kind=" + "k" * 43

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Test = TypeVar("Test", bound="Callable[..., Any]")
 
-EXAMPLES = 2_000 if os.environ.get("EDGEHUB_SOAK") else 30
+EXAMPLES = 2_000 if os.environ.get("EDGEHUB_SOAK") else 20
 DAMAGES_MAX = 4
 COPIES_MAX = 40
 TRIES = 3
@@ -52,7 +52,7 @@ def sized(examples: int) -> Callable[[Test], Test]:
     def decorate(test: Test) -> Test:
         quiet = [HealthCheck.too_slow, HealthCheck.data_too_large]
         limited = settings(max_examples=examples, suppress_health_check=quiet)(test)
-        return pytest.mark.timeout(120 + EXAMPLES)(pytest.mark.scaled(limited))
+        return pytest.mark.timeout(60 + EXAMPLES)(pytest.mark.scaled(limited))
 
     return decorate
 

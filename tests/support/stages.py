@@ -68,7 +68,8 @@ def pytest_configure() -> None:
     """Choose the place of temporary files."""
     folder = memory()
     if folder is not None and not os.environ.get("EDGEHUB_SOAK"):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+        os.environ.setdefault("TMPDIR", str(folder))
+        tempfile.tempdir = None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -20,7 +20,7 @@ from tests.support.gateway import LATER, Cloud, Gateway, gateway
 from tests.support.stores import crash_copy
 
 SOAK = bool(os.environ.get("EDGEHUB_SOAK"))
-EXAMPLES = 800 if SOAK else 10
+EXAMPLES = 800 if SOAK else 6
 
 pytestmark = [pytest.mark.integration, pytest.mark.scaled, pytest.mark.timeout(60 + 2 * EXAMPLES)]
 

@@ -33,7 +33,7 @@ HUNG_S = 15.0
 """One step takes milliseconds; the tests' own time-out cannot tell a hung step from many."""
 
 SETTINGS = settings(
-    max_examples=300 if SOAK else 6,
+    max_examples=300 if SOAK else 4,
     stateful_step_count=60 if SOAK else 20,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -23,7 +23,7 @@ from tests.support.stores import LAB, Harness, a_message, a_result, crash_copy, 
 if TYPE_CHECKING:
     from edgehub.message import Row
 
-EXAMPLES = 200 if os.environ.get("EDGEHUB_SOAK") else 10
+EXAMPLES = 200 if os.environ.get("EDGEHUB_SOAK") else 6
 
 pytestmark = [pytest.mark.integration, pytest.mark.scaled, pytest.mark.timeout(60 + 4 * EXAMPLES)]
 
