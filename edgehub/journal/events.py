@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,19 +18,50 @@ from edgehub.journal.row_events import FORM
 _FORM_BEFORE = 1
 """Without the duration of sends; a file of the program before may hold it."""
 
+Column = Any
+"""A list with an item for each event, or the one value that all of them have."""
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from edgehub.journal.row_events import Counts, Note
 
 
+class Run(Struct, frozen=True):
+    """Some events of one kind, one behind the other.
+
+    Attributes:
+        kind: The event.
+        ttls: Times to live, None = none.
+        senders: Places in the senders of the section.
+        routes: Places in the routes of the section.
+        keys: See `Row.message_key`.
+        took: See `Row.took_ms`.
+    """
+
+    kind: int
+    offsets: list[int]
+    times: list[int]
+    enqueued: list[int]
+    ttls: Column
+    sizes: Column
+    attempts: Column
+    senders: Column
+    routes: Column
+    keys: Column
+    reasons: Column
+    took: Column
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
 class Section(Struct, frozen=True, kw_only=True):
     """Events of one queue in one commit.
 
     Attributes:
-        rows: Per event: event, offset, hub time, enqueue time, time to live (None = none), bytes,
-            attempts, place of the sender, place of the routes, message key (see `Row`), reason,
-            duration of the send (see `Row.took_ms`).
+        kinds: Column of the events.
+        columns: The other columns, as `Run` has them.
         to_endpoint: See `EventColumns`.
     """
 
@@ -38,8 +69,26 @@ class Section(Struct, frozen=True, kw_only=True):
     priority: int
     senders: list[str]
     routes: list[list[str]]
-    rows: Iterator[tuple[Any, ...]]
+    kinds: Column
+    columns: tuple[Column, ...]
     to_endpoint: str | None
+
+    def runs(self, length_max: int) -> Iterator[Run]:
+        """Return the events in order, in runs of at most `length_max`."""
+        count = len(self.columns[0])
+        kinds = self.kinds if isinstance(self.kinds, list) else None
+        lengths = [count] if kinds is None else [len(list(same)) for _, same in groupby(kinds)]
+        for start, end in pairwise(accumulate(lengths, initial=0)):
+            kind = self.kinds if kinds is None else kinds[start]
+            for low in range(start, end, length_max):
+                high = min(low + length_max, end)
+                yield Run(
+                    kind,
+                    *[
+                        column[low:high] if isinstance(column, list) else column
+                        for column in self.columns
+                    ],
+                )
 
 
 class Stretches:
@@ -104,7 +153,7 @@ def unpack(blob: bytes) -> CommitEvents:
 
 
 def _section(
-    to_endpoint: str | None, endpoint_id: str, priority: int, count: int, *columns: Any
+    to_endpoint: str | None, endpoint_id: str, priority: int, _count: int, *columns: Any
 ) -> Section:
     (
         kinds,
@@ -120,29 +169,25 @@ def _section(
         reasons,
         *took,
     ) = columns
+    at_ms = list(accumulate(times))
     return Section(
         endpoint_id=endpoint_id,
         priority=priority,
         senders=senders[0],
         routes=routes[0],
-        rows=zip(
-            _each(kinds, count),
-            accumulate(offsets),
-            accumulate(times),
-            accumulate(enqueued or times),
-            _each(ttls, count),
-            _each(sizes, count),
-            _each(attempts, count),
-            _each(senders[1], count),
-            _each(routes[1], count),
-            _each(keys, count),
-            _each(reasons, count),
-            _each(took[0] if took else 0, count),
-            strict=True,
+        kinds=kinds,
+        columns=(
+            list(accumulate(offsets)),
+            at_ms,
+            list(accumulate(enqueued)) if enqueued else at_ms,
+            ttls,
+            sizes,
+            attempts,
+            senders[1],
+            routes[1],
+            keys,
+            reasons,
+            took[0] if took else 0,
         ),
         to_endpoint=to_endpoint,
     )
-
-
-def _each(value: Any, count: int) -> Iterator[Any]:
-    return iter(value) if isinstance(value, list) else repeat(value, count)

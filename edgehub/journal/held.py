@@ -95,7 +95,7 @@ class Held:
         return self._growing
 
     def append(
-        self, entry: HeldSegment, texts: Sequence[str], events: Sequence[tuple[int, bytes]]
+        self, entry: HeldSegment, texts: Sequence[bytes], events: Sequence[tuple[int, bytes]]
     ) -> None:
         """Write lines and events behind the others and wait until they are on stable storage.
 

@@ -73,8 +73,10 @@ class Writes(Struct):
         lines: Number of lines.
     """
 
-    dated: list[tuple[Segment, list[str]]] = field(default_factory=list)
-    held: list[tuple[HeldSegment, list[str], list[tuple[int, bytes]]]] = field(default_factory=list)
+    dated: list[tuple[Segment, list[bytes]]] = field(default_factory=list)
+    held: list[tuple[HeldSegment, list[bytes], list[tuple[int, bytes]]]] = field(
+        default_factory=list
+    )
     number: int = 0
     lines: int = 0
 
@@ -367,7 +369,7 @@ class Journal:
                 writes.held[-1][1].append(piece.text)
             else:
                 self._place(writes.dated, piece, piece.day)
-            writes.lines += piece.text.count("\n")
+            writes.lines += piece.text.count(b"\n")
             await self._pace.pause(self._clock.monotonic() - started, paced=paced)
 
     async def _write(self, writes: Writes, number: int, *, paced: bool) -> None:
@@ -401,7 +403,7 @@ class Journal:
         log.warning("journal.date_unknown", segment=segment)
         await self._tidy()
 
-    def _place(self, writes: list[tuple[Segment, list[str]]], piece: Piece, day: int) -> None:
+    def _place(self, writes: list[tuple[Segment, list[bytes]]], piece: Piece, day: int) -> None:
         """Append lines to the segment of their date and hour, or start one."""
         last = self._growing[-1] if self._growing else None
         if (

@@ -8,6 +8,7 @@ carried over to the next date.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from edgehub.journal.waits import Waits
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from edgehub.journal.events import CommitEvents, Stretches
+    from edgehub.journal.events import CommitEvents, Run, Stretches
     from edgehub.journal.lines import Origin
     from edgehub.journal.row_events import Counts, Note
     from edgehub.journal.waits import Key, Split
@@ -61,7 +62,7 @@ class Piece(Struct, frozen=True):
     day: int | None
     hour: int
     commit: int
-    text: str
+    text: bytes
 
 
 class Ledger:
@@ -164,15 +165,17 @@ class Ledger:
         for texts in self._enter(lines, events, wall_ms, stretches, dated=dated):
             if texts:
                 yield (
-                    self._piece(texts, hour) if dated else Piece(None, hour, number, "".join(texts))
+                    self._piece(texts, hour)
+                    if dated
+                    else Piece(None, hour, number, b"".join(texts))
                 )
         self._seq = lines.seq
         self._guessed = not events.trusted
         self.hub_ms, self.wall_ms = events.hub_ms, wall_ms
 
-    def _piece(self, texts: list[str], hour: int) -> Piece:
+    def _piece(self, texts: list[bytes], hour: int) -> Piece:
         assert self.day is not None
-        return Piece(self.day, min(hour, self.day * 24 + 23), self.commit, "".join(texts))
+        return Piece(self.day, min(hour, self.day * 24 + 23), self.commit, b"".join(texts))
 
     def _enter(
         self,
@@ -182,7 +185,7 @@ class Ledger:
         stretches: Stretches | None,
         *,
         dated: bool,
-    ) -> Iterator[list[str]]:
+    ) -> Iterator[list[bytes]]:
         start = next((note for note in events.notes if note[0] == "start"), None)
         found: list[Counts] = []
         if start is not None:
@@ -198,15 +201,14 @@ class Ledger:
             yield self._sums(lines, events.hub_ms, found)
         yield self._note_states(lines, events.notes)
         for section in events.sections:
-            for texts, sizes in lines.rows(section, self._waits):
-                key = (section.endpoint_id, section.priority)
-                self._count_each(key, sizes, section.to_endpoint)
-                yield texts
+            for text, run in lines.rows(section, self._waits):
+                self._count_run((section.endpoint_id, section.priority), run, section.to_endpoint)
+                yield [text]
         yield self._sums(lines, events.hub_ms, events.counts)
         yield self._other(lines, events)
         yield self._end(lines, events)
 
-    def _end(self, lines: CommitLines, events: CommitEvents) -> list[str]:
+    def _end(self, lines: CommitLines, events: CommitEvents) -> list[bytes]:
         """Write what waits, if the hub ends with this commit."""
         if any(note[0] == "stop" for note in events.notes):
             self._stopped = True
@@ -248,7 +250,7 @@ class Ledger:
 
     def _resume(
         self, lines: CommitLines, last_hub_ms: int, last_wall_ms: int, *, dated: bool
-    ) -> Iterator[list[str]]:
+    ) -> Iterator[list[bytes]]:
         """Write what the end of the last life did not write, before anything else happens."""
         if self._stopped:
             return
@@ -264,7 +266,7 @@ class Ledger:
 
     def _to_date(
         self, lines: CommitLines, hub_ms: int, wall_ms: int, *, live: bool
-    ) -> Iterator[list[str]]:
+    ) -> Iterator[list[bytes]]:
         """Bring the date up to a commit, over every midnight between."""
         day = wall_ms // DAY_MS
         before = self.day
@@ -290,7 +292,7 @@ class Ledger:
             if self._settings is not None:
                 yield [lines.line("settings", hub_ms, **self._settings)]
 
-    def _midnight(self, lines: CommitLines, next_day: int, hub_ms: int) -> Iterator[list[str]]:
+    def _midnight(self, lines: CommitLines, next_day: int, hub_ms: int) -> Iterator[list[bytes]]:
         assert self.day is not None
         lines.for_day(self.day)
         yield self._carried(lines, "out", hub_ms - 1)
@@ -298,7 +300,7 @@ class Ledger:
         lines.for_day(next_day)
         yield self._carried(lines, "in", hub_ms)
 
-    def _carried(self, lines: CommitLines, edge: str, hub_ms: int) -> list[str]:
+    def _carried(self, lines: CommitLines, edge: str, hub_ms: int) -> list[bytes]:
         return [
             lines.line(
                 "carried",
@@ -323,8 +325,8 @@ class Ledger:
             ages = self._ages.setdefault(key, Ages())
             ages.change(self.hub_ms, rows - sum([each for _, each in ages.of(self.hub_ms)]))
 
-    def _note_states(self, lines: CommitLines, notes: list[Note]) -> list[str]:
-        texts: list[str] = []
+    def _note_states(self, lines: CommitLines, notes: list[Note]) -> list[bytes]:
+        texts: list[bytes] = []
         for kind, *values in notes:
             match kind:
                 case "pump":
@@ -363,8 +365,8 @@ class Ledger:
             case _:
                 pass  # written elsewhere
 
-    def _sums(self, lines: CommitLines, hub_ms: int, counts: Sequence[Counts]) -> list[str]:
-        texts: list[str] = []
+    def _sums(self, lines: CommitLines, hub_ms: int, counts: Sequence[Counts]) -> list[bytes]:
+        texts: list[bytes] = []
         for name, number, event, rows, size, to_endpoint in counts:
             texts.append(
                 lines.line(
@@ -377,11 +379,11 @@ class Ledger:
                     **move_keys(name, event, to_endpoint),
                 )
             )
-            self._count((name, number), event, rows, size, to_endpoint, hub_ms)
+            self._count((name, number), event, size, to_endpoint, {hub_ms: rows})
         return texts
 
-    def _other(self, lines: CommitLines, events: CommitEvents) -> list[str]:
-        texts: list[str] = []
+    def _other(self, lines: CommitLines, events: CommitEvents) -> list[bytes]:
+        texts: list[bytes] = []
         for kind, *values in events.notes:
             if kind == "refused":
                 device, count, size, reason = values
@@ -395,42 +397,35 @@ class Ledger:
             texts.append(lines.line(kind, events.hub_ms, **keys, count=count))
         return texts
 
-    def _count_each(
-        self, key: Key, sizes: list[tuple[int, int, int]], to_endpoint: str | None
-    ) -> None:
-        rows = size = 0
-        steps: dict[int, int] = {}
-        for event, row_bytes, enqueued_ms in sizes:
-            if event >= RowEvent.MOVED:
-                self._count(key, event, 1, row_bytes, to_endpoint, enqueued_ms)
-                continue
-            effect = _EFFECT[event]
-            rows += effect
-            size += effect * row_bytes
-            step = enqueued_ms // STEP_MS
-            steps[step] = steps.get(step, 0) + effect
-        for step, change in steps.items():
-            if change:
-                self._age(key, step * STEP_MS, change)
-        self._add(key, rows, size)
+    def _count_run(self, key: Key, run: Run, to_endpoint: str | None) -> None:
+        size = sum(run.sizes) if isinstance(run.sizes, list) else run.sizes * len(run)
+        since = run.enqueued
+        if min(since) // STEP_MS == max(since) // STEP_MS:
+            steps = {since[0] // STEP_MS: len(run)}
+        else:
+            steps = Counter([enqueued_ms // STEP_MS for enqueued_ms in since])
+        self._count(
+            key,
+            run.kind,
+            size,
+            to_endpoint,
+            {step * STEP_MS: rows for step, rows in steps.items()},
+        )
 
     def _count(
-        self,
-        key: Key,
-        event: int,
-        rows: int,
-        size: int,
-        to_endpoint: str | None,
-        enqueued_ms: int,
+        self, key: Key, event: int, size: int, to_endpoint: str | None, rows_since: dict[int, int]
     ) -> None:
+        """Count an event of rows, of which so many were enqueued at each of some hub times."""
         effect = _EFFECT[min(event, RowEvent.MOVED)]
-        self._age(key, enqueued_ms, effect * rows)
-        self._add(key, effect * rows, effect * size)
         target = moved_target(event)
+        changes = [(key, effect)]
         if target is not None:
-            target_key = (to_endpoint or key[0], target)
-            self._age(target_key, enqueued_ms, rows)
-            self._add(target_key, rows, size)
+            changes.append(((to_endpoint or key[0], target), 1))
+        for queue, sign in changes:
+            if sign:
+                for enqueued_ms, rows in rows_since.items():
+                    self._age(queue, enqueued_ms, sign * rows)
+                self._add(queue, sign * sum(rows_since.values()), sign * size)
 
     def _age(self, key: Key, enqueued_ms: int, rows: int) -> None:
         ages = self._ages.get(key)

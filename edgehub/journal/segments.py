@@ -78,14 +78,13 @@ class Segment(Struct, eq=False):
         path, day, hour, last_commit, length, *checksum = document
         return cls(path, day, hour, last_commit, length, checksum[0] if checksum else NO_CHECKSUM)
 
-    def compress(self, texts: Iterable[str]) -> bytes:
+    def compress(self, texts: Iterable[bytes]) -> bytes:
         """Return the bytes that go behind those written so far."""
         packed = [] if self.length else [HEADER]
         for text in texts:
-            content = text.encode()
-            packed.append(self._compressor.compress(content))
-            self._checksum = zlib.crc32(content, self._checksum)
-            self._size += len(content)
+            packed.append(self._compressor.compress(text))
+            self._checksum = zlib.crc32(text, self._checksum)
+            self._size += len(text)
         packed.append(self._compressor.flush(zlib.Z_SYNC_FLUSH))
         return b"".join(packed)
 
@@ -160,7 +159,7 @@ class Segments:
         date = UNKNOWN if day is None else day_text(day)
         return Segment(f"date={date}/hub={self._hub_id}/{name}", day, hour)
 
-    def append(self, segment: Segment, texts: Sequence[str]) -> None:
+    def append(self, segment: Segment, texts: Sequence[bytes]) -> None:
         """Write lines behind the others and wait until they are on stable storage.
 
         Raises:

@@ -388,9 +388,9 @@ def test_what_a_crash_left_behind_the_position_is_in_no_closed_segment(tmp_path:
     """Its lines come again, in another segment where this one is closed before."""
     segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
     segment = segments.begin(20_000, 480_000, 1)
-    segments.append(segment, ["told\n"])
+    segments.append(segment, [b"told\n"])
     position = segment.document()
-    segments.append(segment, ["not stored\n"])
+    segments.append(segment, [b"not stored\n"])
     (known,) = segments.resume([position])
     segments.close(known)
     (closed,) = segments.closed()

@@ -229,7 +229,7 @@ class _CopyingSegments(Segments):
         super().__init__(folder, **names)
         self.copies: list[Path] = []
 
-    def append(self, segment: Segment, texts: Sequence[str]) -> None:
+    def append(self, segment: Segment, texts: Sequence[bytes]) -> None:
         self._copy()
         super().append(segment, texts)
         self._copy()

@@ -47,7 +47,7 @@ def segments_in(folder: Path, count: int, *, lines: int = 3) -> Segments:
     for number in range(count):
         segment = segments.begin(DAY + number, 24 * (DAY + number), 10 * number + 1)
         commits = [10 * number + 1 + line for line in range(lines)]
-        segments.append(segment, [json.dumps({"commit": commit}) + "\n" for commit in commits])
+        segments.append(segment, [b'{"commit":%d}\n' % commit for commit in commits])
         segments.close(segment)
     return segments
 
@@ -287,7 +287,7 @@ def test_a_new_database_does_not_replace_an_older_manifest(tmp_path: Path) -> No
     assert len(content(tmp_path / "out" / "_exports")) == 1
     other = Segments(tmp_path / "other", hub_id="gw", store_id="ffeeddccbbaa0099")
     segment = other.begin(DAY, 24 * DAY, 1)
-    other.append(segment, ['{"commit":1}\n', '{"commit":3}\n'])
+    other.append(segment, [b'{"commit":1}\n', b'{"commit":3}\n'])
     other.close(segment)
     deliver(other.folder, "gw", paths(other), out)
     assert sorted(content(tmp_path / "out" / "_exports" / "hub=gw")) == [
@@ -316,7 +316,7 @@ class BusyHub:
             self.closings += 1
             day = DAY + self.closings
             segment = self.segments.begin(day, 24 * day, self.closings)
-            self.segments.append(segment, [f'{{"commit":{self.closings}}}\n'])
+            self.segments.append(segment, [b'{"commit":%d}\n' % self.closings])
             self.segments.close(segment)
         left = [path for path in paths(self.segments) if path not in self.exported]
         return {

@@ -23,7 +23,9 @@ def test_a_large_segment_is_resumed_in_little_memory(tmp_path: Path) -> None:
     segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
     segment = segments.begin(20_000, 480_000, 1)
     for start in range(0, LINES, 10_000):
-        texts = [f'{{"commit":{start},"row":{row},"x":"{"y" * 100}"}}\n' for row in range(10_000)]
+        texts = [
+            b'{"commit":%d,"row":%d,"x":"%b"}\n' % (start, row, b"y" * 100) for row in range(10_000)
+        ]
         segments.append(segment, texts)
     documents = [segment.document()]
     tracemalloc.start()

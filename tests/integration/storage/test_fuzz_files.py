@@ -177,10 +177,10 @@ def test_a_damaged_list_of_tables_counts_as_none(folder, document):
 
 
 LINE = (
-    '{"v":1,"event":"%s","commit":%d,"seq":0,"endpoint":"upstream","priority":7,"offset":%d,'
-    '"message":"m-1"}\n'
+    b'{"v":1,"event":"%s","commit":%d,"seq":0,"endpoint":"upstream","priority":7,"offset":%d,'
+    b'"message":"m-1"}\n'
 )
-TEXTS = [LINE % (event, n, n) for n, event in enumerate(["enqueued", "sent", "retried"] * 9, 1)]
+TEXTS = [LINE % (event, n, n) for n, event in enumerate([b"enqueued", b"sent", b"retried"] * 9, 1)]
 
 
 def a_segment(folder: Path) -> tuple[list[list[object]], Path]:
@@ -200,7 +200,7 @@ def test_a_damaged_growing_segment_is_gone_on_with_or_left_out(folder, data):
     file.write_bytes(data.draw(hostile([file.read_bytes()])))
     segments = Segments(folder / "journal", hub_id="h", store_id="s")
     for segment in bounded(lambda: segments.resume(documents)):
-        segments.append(segment, ['{"more":1}\n'])
+        segments.append(segment, [b'{"more":1}\n'])
         segments.close(segment)
     for closed in segments.closed():
         segments.remove(closed.path)
@@ -211,7 +211,7 @@ def test_a_damaged_growing_segment_is_gone_on_with_or_left_out(folder, data):
 def test_a_damaged_segment_is_searched_as_far_as_it_can_be_read(folder, data):
     """Lines of the message that are lines, and counts of rows that passed it."""
     file = folder / "segment.jsonl.gz"
-    text = "".join(TEXTS).encode()
+    text = b"".join(TEXTS)
     packed = zlib.compressobj(wbits=31)
     whole = packed.compress(text) + packed.flush()
     if data.draw(st.booleans()):

@@ -19,7 +19,7 @@ def test_without_segments_nothing_is_reported_again(tmp_path: Path) -> None:
     segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
     held = Held(segments)
     entry = held.begin(100, 7, 360_000_000, [])
-    held.append(entry, ["line\n"], [(7, b"events")])
+    held.append(entry, [b"line\n"], [(7, b"events")])
     documents = [entry.document()]
     assert Held(segments).resume(documents, rewriting=True) is False
     for file in tmp_path.rglob("*.events"):
@@ -34,7 +34,7 @@ def test_what_grew_before_a_failure_grows_no_more(tmp_path: Path) -> None:
     segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
     held = Held(segments)
     entry = held.begin(100, 7, 360_000_000, [])
-    held.append(entry, ["line\n"], [(7, b"events")])
+    held.append(entry, [b"line\n"], [(7, b"events")])
     assert held.growing(100, 2**20) is entry
     held.resume([entry.document()], rewriting=False)
     assert held.growing(100, 2**20) is None
@@ -47,7 +47,7 @@ def test_damaged_lines_become_no_segment(tmp_path: Path, damaged: bool) -> None:
     segments = Segments(tmp_path, hub_id="gw-1", store_id="0123456789abcdef")
     held = Held(segments)
     entry = held.begin(100, 7, 360_000_000, [])
-    held.append(entry, ['{"offset": 1}\n'], [(7, b"events")])
+    held.append(entry, [b'{"offset": 1}\n'], [(7, b"events")])
     held.resume([entry.document()], rewriting=False)
     file = held.lines_file(held.entries[0])
     content = file.read_bytes()

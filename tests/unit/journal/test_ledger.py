@@ -124,7 +124,7 @@ def test_what_was_committed_after_midnight_belongs_to_the_new_day() -> None:
     row = Row(2, Message("d", None, "", {}, {}, b""), DAY_MS // 2 - 9, NEVER_MS, ("r",), 100)
     columns.add(RowEvent.ENQUEUED, [row], None)
     blob = pack(DAY_MS // 2 + 9, NOON_MS + DAY_MS // 2 + 9, [], [(UP, P7, columns)])
-    line = json.loads("".join(p.text for p in told.ledger.take(2, unpack(blob))).splitlines()[-1])
+    line = json.loads(b"".join(p.text for p in told.ledger.take(2, unpack(blob))).splitlines()[-1])
     assert line["time"] == "2024-10-05T00:00:00.000Z"
     assert line["hub_ms"] == DAY_MS // 2 - 9
 
@@ -331,3 +331,27 @@ def test_what_damage_has_cost_leaves_in_the_commit_of_the_start() -> None:
         assert (lost["count"], lost["bytes"]) == expected
         assert told.ledger.gauges == {(UP, P7): (1, 100)}
         assert told.ledger.corrections == (counted == 3)
+
+
+def test_percent_signs_are_text() -> None:
+    """In every name, whether all lines of a commit have it or each has its own."""
+    ledger = Ledger(Origin("gw%d", "00112233445566aa", "%s-"))
+    columns = EventColumns()
+    rows = [
+        Row(n, Message(device, None, "", {}, {}, b""), 0, NEVER_MS, routes, 100)
+        for n, device, routes in ((1, "d%d", ("r%b",)), (2, "%", ("r%b",)), (3, "d%d", ("%%",)))
+    ]
+    columns.add(RowEvent.ENQUEUED, rows, None)
+    columns.add(RowEvent.DEAD_LETTERED, rows[:1], 5, "poison: 100 %")
+    blob = pack(9, NOON_MS, [], [(EndpointId("e%x"), P7, columns)])
+    text = b"".join(piece.text for piece in ledger.take(1, unpack(blob)))
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["seq"] for line in lines] == [0, 1, 2, 3]
+    assert {(line["hub"], line["endpoint"]) for line in lines} == {("gw%d", "e%x")}
+    assert [(line["message"], line["device"], line["routes"]) for line in lines] == [
+        ("%s-1", "d%d", ["r%b"]),
+        ("%s-2", "%", ["r%b"]),
+        ("%s-3", "d%d", ["%%"]),
+        ("%s-1", "d%d", ["r%b"]),
+    ]
+    assert lines[-1]["reason"] == "poison: 100 %"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from typing import Any
 
 import orjson
 import pytest
@@ -21,6 +22,11 @@ def confirmed(row: Row, took_ms: int) -> Row:
     """Return a row with the duration of its send."""
     row.took_ms = took_ms
     return row
+
+
+def the(column: Any) -> Any:
+    """Return the value of a column of one event."""
+    return column[0] if isinstance(column, list) else column
 
 
 rows = st.builds(
@@ -58,25 +64,29 @@ def test_what_is_packed_comes_out_again(some: list[Row], event: RowEvent, at_ms:
     assert (events.hub_ms, events.wall_ms, events.notes, events.counts) == (17, 18, notes, [])
     section = events.sections[0]
     assert (section.endpoint_id, section.priority) == QUEUE
-    for row, values in zip(some, section.rows, strict=True):
-        kind, offset, time, enqueued, ttl, size, attempts, sender, routes, key, reason, took_ms = (
-            values
-        )
-        assert kind == event
-        assert (offset, enqueued, size, key) == (
-            row.offset,
-            row.enqueued_ms,
-            row.size,
-            row.message_key,
-        )
-        assert time == (row.enqueued_ms if enqueues else at_ms)
-        expires = NEVER_MS if ttl is None else enqueued + ttl
-        assert expires == row.expires_ms
-        assert attempts - row.attempts == (event in {RowEvent.SENT, RowEvent.DEAD_LETTERED})
-        assert section.senders[sender] == row.message.sender
-        assert tuple(section.routes[routes]) == row.routes
-        assert reason == (None if enqueues else "why: so")
-        assert took_ms == (row.took_ms if event is RowEvent.SENT else 0)
+    for row, run in zip(some, section.runs(1), strict=True):
+        assert run.kind == event
+        assert (run.offsets, run.enqueued) == ([row.offset], [row.enqueued_ms])
+        assert (the(run.sizes), the(run.keys)) == (row.size, row.message_key)
+        assert run.times == [row.enqueued_ms if enqueues else at_ms]
+        ttl_ms = the(run.ttls)
+        assert (NEVER_MS if ttl_ms is None else row.enqueued_ms + ttl_ms) == row.expires_ms
+        ends = event in {RowEvent.SENT, RowEvent.DEAD_LETTERED}
+        assert the(run.attempts) - row.attempts == ends
+        assert section.senders[the(run.senders)] == row.message.sender
+        assert tuple(section.routes[the(run.routes)]) == row.routes
+        assert the(run.reasons) == (None if enqueues else "why: so")
+        assert the(run.took) == (row.took_ms if event is RowEvent.SENT else 0)
+
+
+def test_runs_are_of_one_event_and_no_longer_than_asked() -> None:
+    """In the order of the events, however these take turns."""
+    columns = EventColumns()
+    for event, offsets in ((RowEvent.ENQUEUED, (1, 2, 3)), (RowEvent.SENT, (1, 2)), (0, (4,))):
+        columns.add(RowEvent(event), [a_row(n) for n in offsets], 9)
+    section = unpack(pack(17, 18, [], [(*QUEUE, columns)])).sections[0]
+    found = [(run.kind, run.offsets) for run in section.runs(2)]
+    assert found == [(0, [1, 2]), (0, [3]), (1, [1, 2]), (0, [4])]
 
 
 def test_a_long_reason_is_cut() -> None:
@@ -84,7 +94,7 @@ def test_a_long_reason_is_cut() -> None:
     columns = EventColumns()
     columns.add(RowEvent.DEAD_LETTERED, [a_row(1)], 0, "\ud800" + "é" * 200)
     section = unpack(pack(17, 18, [], [(*QUEUE, columns)])).sections[0]
-    assert [values[-2] for values in section.rows] == ["?" + "é" * 199]
+    assert [the(run.reasons) for run in section.runs(1)] == ["?" + "é" * 199]
 
 
 def test_an_event_takes_few_bytes() -> None:
@@ -112,9 +122,8 @@ def test_what_the_program_before_has_packed_can_be_read() -> None:
     columns.add(RowEvent.SENT, [a_row(1)], 9)
     _, *fields = orjson.loads(zlib.decompress(pack(17, 18, [], [(*QUEUE, columns)])))
     fields[4] = [section[:-1] for section in fields[4]]
-    (values,) = unpack(zlib.compress(orjson.dumps([1, *fields]))).sections[0].rows
-    assert values[:3] == (RowEvent.SENT, 1, 9)
-    assert values[-1] == 0
+    (run,) = unpack(zlib.compress(orjson.dumps([1, *fields]))).sections[0].runs(9)
+    assert (run.kind, run.offsets, run.times, run.took) == (RowEvent.SENT, [1], [9], 0)
 
 
 def a_row(offset: int, size: int = 100) -> Row:

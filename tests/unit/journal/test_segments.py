@@ -32,7 +32,7 @@ def test_what_counts_as_written_has_been_synced(
     monkeypatch.setattr(os, "fsync", sync)
     segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
     segment = segments.begin(20_000, 7, 1)
-    for text in ("first\n", "second\n"):
+    for text in (b"first\n", b"second\n"):
         segments.append(segment, [text])
         (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
         assert is_synced(file)
@@ -49,7 +49,8 @@ def test_any_damaged_byte_of_a_growing_segment_is_noticed(tmp_path: Path) -> Non
     segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
     segment = segments.begin(20_000, 7, 1)
     for number in range(20):
-        segments.append(segment, [f'{{"event":"sent","offset":{number},"ms":{number * 7919}}}\n'])
+        line = b'{"event":"sent","offset":%d,"ms":%d}\n' % (number, number * 7919)
+        segments.append(segment, [line])
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     content = file.read_bytes() + b"torn"
     for place in range(len(HEADER), segment.length):
@@ -64,7 +65,7 @@ def test_a_position_of_a_version_without_checksums_is_gone_on_with(tmp_path: Pat
     """The next position has one."""
     segments = Segments(tmp_path, hub_id="gw", store_id="0123456789abcdef")
     segment = segments.begin(20_000, 7, 1)
-    segments.append(segment, ["first\n"])
+    segments.append(segment, [b"first\n"])
     *older, checksum = segment.document()
     (resumed,) = segments.resume([older])
     assert resumed.document() == [*older, checksum]
