@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
-import functools
 import os
 import signal
 import sys
@@ -46,6 +45,7 @@ AHEAD: Final = 2
 REPORT: Final = "spark"
 DAEMONS: Final = "e2e"
 WAITS: Final = "pytest.mark.waits"
+ALONE: Final = "pytest.mark.alone"
 EXIT_TIMEOUT_S: Final = 15.0
 AGAIN_S: Final = 20.0
 HANG_MARGIN_S: Final = 60.0
@@ -80,20 +80,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort by stage; a stable sort keeps the random order that another plugin has made.
-
-    What has to be alone comes last, as all wait until the others are done with their tests.
-    """
-    alone = {item.path for item in items if item.get_closest_marker("alone")}
-    stage = functools.cache(lambda path: stage_of(path.relative_to(config.rootpath).parts))
-    items.sort(key=lambda item: (item.path in alone, stage(item.path)))
+    """Sort by stage; a stable sort keeps the random order that another plugin has made."""
+    items.sort(key=lambda item: stage_of(item.path.relative_to(config.rootpath).parts))
 
 
 class Files:
     """Hands out tests: a file to one process, and the report as if it were one file.
 
-    A third process takes files whose tests mostly wait, and leaves the cores to the others. A test
-    that ended its process is not run again.
+    A third process takes files whose tests mostly wait, and leaves the cores to the others. Files
+    with a test that has to be alone come last, when nothing long runs beside it. A test that ended
+    its process is not run again.
 
     Args:
         config: Of the process that counts the results.
@@ -106,8 +102,10 @@ class Files:
         self._ready = 0
         self._waiter: WorkerController | None = None
         self._given: dict[WorkerController, list[int]] = {}
-        self._left: list[list[int]] | None = None
+        self._is_scheduled = False
+        self._busy: list[list[int]] = []
         self._waiting: list[list[int]] = []
+        self._alone: list[list[int]] = []
 
     @property
     def nodes(self) -> list[WorkerController]:
@@ -122,13 +120,13 @@ class Files:
     @property
     def has_pending(self) -> bool:
         """Return whether tests are left."""
-        return bool(self._left or self._waiting or any(self._given.values()))
+        return any((self._busy, self._waiting, self._alone, *self._given.values()))
 
     @property
     def tests_finished(self) -> bool:
         """Return whether no process needs to hear of more tests."""
-        left = self._left is None or self._left or self._waiting
-        return not left and all(len(tests) < AHEAD for tests in self._given.values())
+        is_left = not self._is_scheduled or self._busy or self._waiting or self._alone
+        return not is_left and all(len(tests) < AHEAD for tests in self._given.values())
 
     def add_node(self, node: WorkerController) -> None:
         """Record a process that has started."""
@@ -143,8 +141,8 @@ class Files:
 
     def schedule(self) -> None:
         """Give all processes their first tests, or more to those that have too few."""
-        if self._left is None:
-            self._left = []
+        if not self._is_scheduled:
+            self._is_scheduled = True
             if self._processes > CORES:
                 self._waiter = self.nodes[-1]
             files: dict[str, list[int]] = {}
@@ -152,7 +150,7 @@ class Files:
                 name = test.partition("::")[0]
                 files.setdefault(REPORT if REPORT in name.split("/") else name, []).append(number)
             for name, tests in files.items():
-                (self._waiting if self._waits(name) else self._left).append(tests)
+                self._of_kind(name).append(tests)
         for node in self.nodes:
             self._give(node)
 
@@ -165,19 +163,22 @@ class Files:
         """Take back what an ended process has not run; return the test that ended it."""
         tests = self._given.pop(node)
         if len(tests) > 1:
-            assert self._left is not None
-            self._left.insert(0, tests[1:])
+            self._busy.insert(0, tests[1:])
         return self._tests[tests[0]] if tests else None
 
-    def _waits(self, name: str) -> bool:
+    def _of_kind(self, name: str) -> list[list[int]]:
         if name == REPORT:
-            return False
-        return DAEMONS in name.split("/") or WAITS in (self._root / name).read_text("utf-8")
+            return self._busy
+        text = (self._root / name).read_text("utf-8")
+        if ALONE in text:
+            return self._alone
+        return self._waiting if WAITS in text or DAEMONS in name.split("/") else self._busy
 
     def _give(self, node: WorkerController) -> None:
         while len(self._given[node]) < AHEAD and not node.shutting_down:
-            of_cores = () if node is self._waiter else self._left
-            if not (files := of_cores or self._waiting):
+            of_cores = () if node is self._waiter else self._busy
+            last = () if node is self._waiter else self._alone
+            if not (files := of_cores or self._waiting or last):
                 node.shutdown()
                 return
             tests = files.pop(0)

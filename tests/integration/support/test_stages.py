@@ -44,6 +44,7 @@ def test_a_crash():
     os._exit(3)
 """
 QUICK = "def test_one(): pass\ndef test_two(): pass\n"
+ALONE = "import pytest\n@pytest.mark.alone\ndef test_time(): pass\n"
 WAITING = "import pytest\npytestmark = pytest.mark.waits\ndef test_a_while(): pass\n"
 OPTIONS = (
     "-p xdist.plugin -p pytest_timeout -p pytest_asyncio.plugin -p tests.support.stages "
@@ -56,6 +57,7 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
     """The rest is run to its end, by another process where one has ended, even the last."""
     files = {
         "unit/test_hung.py": HUNG,
+        "unit/test_alone.py": ALONE,
         "unit/test_quick.py": QUICK,
         "integration/test_waiting.py": WAITING,
         "crash/test_ended.py": ENDED,
@@ -83,12 +85,16 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
         "unit/test_hung.py::test_after_them": "PASSED",
         "unit/test_quick.py::test_one": "PASSED",
         "unit/test_quick.py::test_two": "PASSED",
+        "unit/test_alone.py::test_time": "PASSED",
         "integration/test_waiting.py::test_a_while": "PASSED",
         "crash/test_ended.py::test_before_it": "PASSED",
         "crash/test_ended.py::test_a_crash": "FAILED",
     }, done.stdout
     places = {(test.partition("::")[0], process) for test, (_, process) in found.items()}
     assert len(places) == len(files)
-    assert [file for file, process in places if process == "gw2"] == ["integration/test_waiting.py"]
+    waiter = found["integration/test_waiting.py::test_a_while"][1]
+    assert [file for file, process in places if process == waiter] == [
+        "integration/test_waiting.py"
+    ]
     assert done.returncode == 1
     assert done.stdout.count("node down") == 1
