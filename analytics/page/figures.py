@@ -29,6 +29,7 @@ class Figures:
     """Bounded sums, as plain records.
 
     Attributes:
+        links_hubs: Whether the page links those of hubs.
         totals: One record over all hubs.
         hubs: The worst ones, by the share that did not arrive, then by how long queues starved.
         waiting: Rows that wait, by priority and slot.
@@ -47,6 +48,7 @@ class Figures:
         spread: Of how many devices rows expired, and between which numbers each.
     """
 
+    links_hubs: bool
     totals: Record
     hubs: list[Record]
     waiting: list[Record]
@@ -77,6 +79,7 @@ class Sums:
         def scope(name: str) -> DataFrame:
             return queries.scoped(tables[name], by_hub=by_hub)
 
+        self._by_hub = by_hub
         self._hubs = queries.hubs(tables["balance"])
         starved = queries.whole(tables["starvation"])
         self._starved = _by("hub", starved) | {None: starved}
@@ -103,6 +106,7 @@ class Sums:
         hubs = [row for row in self._hubs if scope in (None, row["hub"])]
         devices = expired["devices"]
         return Figures(
+            links_hubs=self._by_hub and scope is None,
             totals=_totals(hubs, starved),
             hubs=self._worst(hubs),
             waiting=self._waiting.get(scope, []),

@@ -99,8 +99,9 @@ def _tile(
 ) -> str:
     before = {ago: figure(each) for ago, each in earlier.items()}
     beside = [f"yesterday {word(before[1])}"] if 1 in before else []
-    if before:
-        beside.append(f"median {word(round(median(before.values())))}")
+    if len(before) > 1:
+        middle = word(round(median(before.values())))
+        beside.append(f"median of {len(before)} days {middle}")
     line = f"<em>{', '.join(beside)}</em>" if beside else ""
     return f'<div class="tile"><b>{word(figure(metrics))}</b><span>{name}</span>{line}</div>'
 

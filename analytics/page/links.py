@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from analytics.page.grid import section, table
-from analytics.page.words import count, duration, share, text
+from analytics.page.words import count, duration, link, share, text
 
 if TYPE_CHECKING:
     from analytics.page.figures import Figures
@@ -23,7 +23,7 @@ def links(shown: Figures) -> str:
     heads = ("hub", "endpoint", "hub ran", "link up", "down", "times", "longest")
     rows = [
         (
-            text(row["hub"]),
+            link(row["hub"], has_page=shown.links_hubs),
             text(row["endpoint"]),
             share(row["running_ms"], row["known_ms"]),
             share(row["running_ms"] - row["down_ms"], row["running_ms"]),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analytics.page import counts, headline, links, reporting, scenarios, sections, starving
 from analytics.page.figures import Sums
-from analytics.page.words import count, counted, file_name, share, size, text
+from analytics.page.queries import NAMED_MAX
+from analytics.page.words import counted, file_name, names, share, size, text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from analytics.args import JobArgs
     from analytics.history import History
     from analytics.page.figures import Figures
-    from analytics.page.queries import Record
     from analytics.quality import HubDay
 
 
@@ -65,11 +65,11 @@ def pages(
     shown = sums.figures()
     with_page = sums.hubs if len(sound) > FEW else []
     fleet = [
-        _head(args, metrics, shown.totals, days, earlier),
+        _head(args, metrics, shown, days, earlier),
         reporting.missing(days),
         sections.advice(shown),
         scenarios.scenarios(metrics["what_if"]),
-        sections.worst_hubs(shown, linked=bool(with_page)),
+        sections.worst_hubs(shown),
         *_questions(shown, args),
         counts.source(args, metrics),
         sections.all_hubs(with_page),
@@ -85,7 +85,7 @@ def _hub_page(args: JobArgs, day: HubDay, shown: Figures) -> str:
     own = {"lines": day.lines, "quarantined": day.quarantined, "copies": day.copies}
     title = f"<h1>{text(day.hub)}, {args.date} UTC</h1>"
     back = '<p><a href="../report.html">All hubs</a></p>'
-    head = f"{back}{title}<p>{_verdict(shown.totals)}</p>"
+    head = f"{back}{title}<p>{_verdict(shown, [day])}</p>"
     tiles = headline.tiles({**own, **shown.totals}, {})
     parts = [head + tiles, sections.advice(shown), *_questions(shown, args)]
     return _document(f"{text(day.hub)} {args.date}", parts)
@@ -119,17 +119,18 @@ def _document(title: str, parts: Sequence[str]) -> str:
 def _head(
     args: JobArgs,
     metrics: Mapping[str, Any],
-    totals: Record,
+    shown: Figures,
     days: Collection[HubDay],
     earlier: History,
 ) -> str:
     title = f"<h1>Hub report, {args.date} UTC</h1>{reporting.verdict(days)}"
-    tiles = headline.tiles({**metrics, **totals}, earlier)
-    return f"{title}<p>{_verdict(totals)}</p>{_warnings(metrics)}{tiles}"
+    tiles = headline.tiles({**metrics, **shown.totals}, earlier)
+    return f"{title}<p>{_verdict(shown, days)}</p>{_warnings(metrics)}{tiles}"
 
 
-def _verdict(totals: Record) -> str:
+def _verdict(shown: Figures, days: Collection[HubDay]) -> str:
     """Return what did not arrive, and whether the counts close."""
+    totals = shown.totals
     came, lost_rows = headline.came(totals), headline.lost(totals)
     lost_bytes = headline.lost(totals, "bytes")
     verdict = (
@@ -138,20 +139,23 @@ def _verdict(totals: Record) -> str:
         if lost_rows
         else "Nothing was lost"
     )
-    return verdict + ("; the counts close." if not totals["open_hubs"] else _open(totals))
+    return verdict + ("; the counts close." if not totals["open_hubs"] else _open(shown, days))
 
 
-def _open(totals: Record) -> str:
-    if totals["open_hubs"] == totals["hubs"]:
+def _open(shown: Figures, days: Collection[HubDay]) -> str:
+    if shown.totals["open_hubs"] == shown.totals["hubs"]:
         return ". The day is still open: what waits is what has not left yet."
-    return f". The day is still open at {count(totals['open_hubs'])} of them."
+    hubs = sorted(day.hub for day in days if day.state == "open")
+    named = names(hubs[:NAMED_MAX], len(hubs), have_pages=shown.links_hubs)
+    return f". The day is still open at {named}: it goes on, or its end was not exported."
 
 
 def _warnings(metrics: Mapping[str, Any]) -> str:
     lines = []
     if metrics["quarantined"]:
         lines.append(
-            f"{counted(metrics['quarantined'], 'line')} could not be used: see the quarantine."
+            f"{counted(metrics['quarantined'], 'line')} could not be used: "
+            "see the table quarantine."
         )
     if metrics["hubs_of_one_name"]:
         named = ", ".join(map(text, metrics["hubs_of_one_name"]))

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from analytics.page.grid import section, table
-from analytics.page.words import count, counted, sentence, text
+from analytics.page.queries import NAMED_MAX
+from analytics.page.words import count, counted, names, sentence, text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from analytics.quality import HubDay
 
-_NAMED_MAX: Final = 3
 _LISTED_MAX: Final = 50
 _ORDER: Final = ("silent", "damaged", "unbalanced", "unreadable", "cloned")
 
@@ -47,6 +47,4 @@ def missing(days: Collection[HubDay]) -> str:
 def _named(state: str, hubs: list[str]) -> str:
     if not hubs:
         return ""
-    names = ", ".join(text(hub) for hub in sorted(hubs)[:_NAMED_MAX])
-    more = f" and {count(len(hubs) - _NAMED_MAX)} more" if len(hubs) > _NAMED_MAX else ""
-    return f"{state}: {names}{more}"
+    return f"{state}: {names(sorted(hubs)[:NAMED_MAX], len(hubs))}"

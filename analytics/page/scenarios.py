@@ -44,7 +44,7 @@ def _told(effect: Mapping[str, Any]) -> str:
         lost = counted(effect["of"], "message")
         gain = f"{count(effect['arrived'])} of {lost} that did not arrive would have"
     costs = ", ".join(
-        f"priority {priority} {counted(rows, 'message')}"
+        f"{counted(rows, 'message')} of priority {priority}"
         for priority, rows in effect["costs"].items()
     )
     return f"{name}: {gain}{f'; costs {costs}' if costs else ''}.{untold}"

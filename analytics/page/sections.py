@@ -13,6 +13,7 @@ from analytics.page.words import (
     counted,
     duration,
     link,
+    names,
     priority,
     queue,
     share,
@@ -68,12 +69,12 @@ def advice(shown: Figures) -> str:
             f"{share(parts[cause], row['waited_ms'])} of their wait {_ADVICE[cause]} "
             f"{_hubs_of(shown, row)}</li>"
         )
-    items += [f"<li>{_unserved(row)}</li>" for row in shown.unserved]
+    items += [f"<li>{_unserved(shown, row)}</li>" for row in shown.unserved]
     if shown.totals["idle_windows"]:
         items.append(
             f"<li>{counted(shown.totals['idle_windows'], 'time')} a link was up, messages waited, "
             "and nothing was sent, without a refusal. That should not happen: see the hub's log of "
-            f"these times. {_named([row['hub'] for row in shown.idle_hubs])}</li>"
+            f"these times. {_most_at(shown, [row['hub'] for row in shown.idle_hubs])}</li>"
         )
     if not items:
         return ""
@@ -84,23 +85,21 @@ def _hubs_of(shown: Figures, row: Record) -> str:
     """Name the hubs of which most rows of a queue expired."""
     key = (row["endpoint"], row["priority"])
     found = [each for each in shown.hubs_of_queues if (each["endpoint"], each["priority"]) == key]
-    return _named([each["hub"] for each in found], found[0]["among"] if found else 0)
+    hubs = [each["hub"] for each in found]
+    return _most_at(shown, hubs, found[0]["among"] if found else 0)
 
 
-def _named(hubs: Sequence[str], of: int = 0) -> str:
-    if not hubs:
-        return ""
-    more = f" and {count(of - len(hubs))} more" if of > len(hubs) else ""
-    return f"Most at {', '.join(map(text, hubs))}{more}."
+def _most_at(shown: Figures, hubs: Sequence[str], of: int = 0) -> str:
+    return f"Most at {names(hubs, of, have_pages=shown.links_hubs)}." if hubs else ""
 
 
-def worst_hubs(shown: Figures, *, linked: bool) -> str:
+def worst_hubs(shown: Figures) -> str:
     """List hubs by the share that did not arrive; a single hub needs no list."""
     if shown.totals["hubs"] == 1:
         return ""
     rows = [
         (
-            link(row["hub"]) if linked else text(row["hub"]),
+            link(row["hub"], has_page=shown.links_hubs),
             _severity(row["lost_share"]),
             share(row["lost_rows"], row["came_rows"]),
             count(row["came_rows"]),
@@ -119,7 +118,8 @@ def worst_hubs(shown: Figures, *, linked: bool) -> str:
     )
     note = (
         f"The first {len(rows)} of {count(shown.totals['hubs'])}, by the share of messages that "
-        f"did not arrive: severe from {_SEVERE:.0%}, high from {_HIGH:.1%}."
+        f"did not arrive: severe from {_SEVERE * 100:g} %, high from {_HIGH * 100:g} %. "
+        "Starved and idle add up over the queues of a hub."
     )
     return section("Worst hubs", table(heads, rows, words=(0, 1, 9)), note)
 
@@ -204,7 +204,7 @@ def expiry(shown: Figures) -> str:
             (*keys, *heads),
             [
                 (
-                    *(_key(name, row) for name in keys),
+                    *(_key(shown, name, row) for name in keys),
                     count(row["rows"]),
                     size(row["bytes"]),
                     _spent(row),
@@ -236,17 +236,20 @@ def _spent_legend() -> str:
     return legend({CAUSE_WORDS[cause]: style for cause, style in CAUSE_CLASSES.items()})
 
 
-def _key(name: str, row: Record) -> str:
-    return queue(row["endpoint"], row["priority"]) if name == "queue" else text(row[name])
+def _key(shown: Figures, name: str, row: Record) -> str:
+    if name == "queue":
+        return queue(row["endpoint"], row["priority"])
+    return link(row["hub"], has_page=shown.links_hubs) if name == "hub" else text(row[name])
 
 
-def _unserved(row: Record) -> str:
+def _unserved(shown: Figures, row: Record) -> str:
     what = (
         "no upstream was named"
         if row["endpoint"] == "upstream"
         else f"nothing served the endpoint <b>{text(row['endpoint'])}</b>"
     )
     return (
-        f"<b>{text(row['hub'])}</b>: {what} for {duration(row['length_ms'])}; what came for it "
-        "waited. Name it in the settings of the hub."
+        f"<b>{link(row['hub'], has_page=shown.links_hubs)}</b>: {what} for "
+        f"{duration(row['length_ms'])}; what came for it waited. Name it in the settings of "
+        "the hub."
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from analytics.page import plots
 from analytics.page.grid import legend, section, table
-from analytics.page.words import KIND_WORDS, count, counted, duration, queue, size, text
+from analytics.page.words import KIND_WORDS, count, counted, duration, link, queue, size, text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def starvation(shown: Figures, args: JobArgs) -> str:
     )
     rows = [
         (
-            text(row["hub"]),
+            link(row["hub"], has_page=shown.links_hubs),
             queue(row["endpoint"], row["priority"]),
             KIND_WORDS[row["kind"]],
             count(row["windows"]),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from analytics import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _STEP: Final = 1000
@@ -42,9 +45,15 @@ def file_name(hub: str) -> str:
     return f"{quote(hub, safe='')}.html"
 
 
-def link(hub: str) -> str:
-    """Name a hub and link its page."""
-    return f'<a href="hubs/{quote(file_name(hub))}">{text(hub)}</a>'
+def link(hub: str, *, has_page: bool = True) -> str:
+    """Name a hub, and link its page if there is one."""
+    return f'<a href="hubs/{quote(file_name(hub))}">{text(hub)}</a>' if has_page else text(hub)
+
+
+def names(hubs: Sequence[str], of: int, *, have_pages: bool = False) -> str:
+    """Name the first of so many hubs."""
+    more = f" and {count(of - len(hubs))} more" if of > len(hubs) else ""
+    return ", ".join(link(hub, has_page=have_pages) for hub in hubs) + more
 
 
 def sentence(value: str) -> str:

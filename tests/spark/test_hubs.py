@@ -166,6 +166,7 @@ FLEET: Final[dict[str, tuple[Callable[[Path, str], None], str, str]]] = {
     "cloned": (_cloned, "cloned", "10 lines of one key differ, as in one.jsonl.gz and two.jsonl"),
 }
 SILENT: Final = "silent"
+OPEN: Final = sorted(hub for hub, (_, state, _) in FLEET.items() if state == "open")
 SOUND: Final = {hub for hub, (_, state, _) in FLEET.items() if state in ("ok", "open")}
 
 
@@ -270,6 +271,8 @@ def test_the_page_begins_with_the_hubs(results: Results):
     assert f"{len(SOUND)} of {len(FLEET) + 1} hubs reported" in first
     for part in ("silent: silent", "damaged: emptied, lost, truncated", "unbalanced: unbalanced"):
         assert part in first
+    goes_on = ", ".join(f'<a href="hubs/{hub}.html">{hub}</a>' for hub in OPEN)
+    assert f"The day is still open at {goes_on}: " in page
 
 
 def test_what_the_report_is_without_is_named(

@@ -14,6 +14,7 @@ from analytics.args import parse_args
 from analytics.files import Files
 from analytics.history import history
 from analytics.page import headline, plots, words
+from analytics.page.scenarios import scenarios
 from analytics.transforms import balance
 from tests.support.chromium import open_page
 from tests.support.report import DATE
@@ -95,17 +96,29 @@ def test_the_worst_hubs_come_first(results: Results):
 
 
 def test_figures_stand_beside_those_of_the_week():
-    """Yesterday's and the median of the days that have a report; without any, alone."""
+    """Yesterday's and the median of several days that have a report; without any, alone."""
     flows = (*balance.IN_FLOWS, *balance.OUT_FLOWS, "difference")
     quiet = {f"{flow}_{unit}": 0 for flow in flows for unit in ("rows", "bytes")}
     quiet |= {"starved_windows": 0, "longest_starved_ms": 0, "idle_windows": 0}
     quiet |= {"lines": 0, "quarantined": 0, "copies": 0}
     days = {ago: {**quiet, "enqueued_rows": rows} for ago, rows in ((1, 40), (3, 10), (6, 20))}
     shown = headline.tiles({**quiet, "enqueued_rows": 30}, days)
-    first = "<b>30</b><span>messages to send</span><em>yesterday 40, median 20</em>"
+    first = "<b>30</b><span>messages to send</span><em>yesterday 40, median of 3 days 20</em>"
     assert first in shown
     assert "<em>" not in headline.tiles(quiet, {})
-    assert "<em>median 15</em>" in headline.tiles(quiet, {2: days[3], 6: days[6]})
+    assert "<em>median of 2 days 15</em>" in headline.tiles(quiet, {2: days[3], 6: days[6]})
+    assert "<em>yesterday 40</em>" in headline.tiles(quiet, {1: days[1]})
+
+
+def test_a_scenario_names_what_it_costs():
+    """Rows and their priorities, with the hubs of which it is not known."""
+    effect = {"scenario": "raw <1>", "arrived": 20, "of": 30, "costs": {"5": 1, "default": 1200}}
+    effect |= {"net": -1181, "hubs": 4, "untold": 1}
+    shown = scenarios({"best": None, "advised": False, "effects": [effect]})
+    assert (
+        "<li>raw &lt;1&gt;: 20 of 30 messages that did not arrive would have; costs 1 message of "
+        "priority 5, 1\u202f200 messages of priority default. Cannot be told at 1 hub.</li>"
+    ) in shown
 
 
 def test_the_reports_of_a_week_are_read(spark: SparkSession, tmp_path: Path):
