@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 MODELS: Final = 3
 """The first kinds of generated days, on which the report can rest."""
+OLD_MS: Final = 1 << 43
+"""Hub time of a file that is ten days older than the other one, both began with this."""
+TEN_DAYS_MS: Final = 864_000_000
 
 
 def write_export(export: Path) -> None:
@@ -25,8 +28,24 @@ def write_export(export: Path) -> None:
         journal = HandJournal(DATE, hub=name)
         write(journal)
         journal.write(export)
+    old_ms, new_ms = OLD_MS + TEN_DAYS_MS, OLD_MS - 43_200_000
+    _write_file(export, "replaced", "aaaaaaaa", old_ms, "08:00:00", "09:00:00")
+    _write_file(export, "replaced", "bbbbbbbb", new_ms, "13:00:00", "14:00:00")
+    _write_file(export, "twins", "aaaaaaaa", old_ms, "08:00:00", "09:00:00")
+    _write_file(export, "twins", "bbbbbbbb", new_ms, "08:30:00", "09:30:00")
     for number in range(MODELS):
         write_generated(export, number, 4_000)
+
+
+def _write_file(export: Path, hub: str, store: str, start_ms: int, first: str, last: str) -> None:
+    """Write the journal of one of a hub's files, with a row that waits behind better ones."""
+    journal = HandJournal(DATE, hub=hub, start_ms=start_ms)
+    journal.add("enqueued", first, priority=5)
+    sends(journal, f"{first[:-2]}10", last)
+    journal.left("sent", last, priority=5, waited_ms=3_600_000)
+    for line in journal.lines:
+        line["store"] = store * 2
+    journal.write(export, f"000000004712-{store}.jsonl.gz")
 
 
 def sends(
