@@ -4,9 +4,10 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    # Reading the metadata takes a tenth of a second on a small machine, and few need it.
+    # Reading the metadata takes a tenth of a second on a small machine, and few need it: those who
+    # do find it here afterwards.
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - likewise
 
-        return version("edgehub")
+        return str(globals().setdefault(name, version("edgehub")))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
