@@ -7,7 +7,6 @@ extras beforehand; what is left is a package whose own libraries are absent, or 
 from __future__ import annotations
 
 import re
-from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import StartupError, extra_hint, first_of
@@ -50,6 +49,9 @@ def _innermost(traceback: TracebackType | None) -> str:
 
 
 def _hint(package: str) -> str:
+    # Takes as long to import as the rest of a command, and is needed where one has failed.
+    from importlib import metadata  # noqa: PLC0415
+
     for requirement in metadata.requires("edgehub") or ():
         found = _WITH_EXTRA.match(requirement)
         if found and found[1].lower().replace("-", "_") == package and found[2] != _DEVELOPMENT:

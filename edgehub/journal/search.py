@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from edgehub.journal.trace import Unread, document_of, whole_lines
 
 if TYPE_CHECKING:
@@ -21,8 +23,7 @@ BYTES_MAX: Final = 2**20
 _TIME: Final = b'"time":"'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineQuery:
+class LineQuery(Struct, frozen=True, kw_only=True):
     """Which lines to look for.
 
     Attributes:

@@ -110,7 +110,8 @@ class BrokerSettings(Section):
     )
     share_group: OptionalText = Field(
         default=None,
-        pattern=r"^[^/+#\x00]{1,128}$",
+        pattern=r"^[^/+#\x00]+$",
+        max_length=128,
         description="Name of a group of hubs; of each message that routes take, one hub of the "
         "group gets a copy.",
         examples=["hubs"],

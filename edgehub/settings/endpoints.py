@@ -53,8 +53,10 @@ _HTTP: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 _EVENTS: Final = re.compile(r"^/devices/[^/]+(/modules/[^/]+)?/messages/events/?$")
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~]*$")]
-EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-TemplateName = Annotated[str, Field(pattern=r"^[^/+#\x00-\x1f]{1,128}$")]
+# Lengths stand beside patterns, whose bounded repetitions the validator unrolls to half a megabyte.
+EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=63)]
+TemplateName = Annotated[str, Field(pattern=r"^[^/+#\x00-\x1f]+$", max_length=128)]
+ManifestTopic = Annotated[str, Field(pattern=r"^[^+#\x00-\x1f]+$", max_length=1000)]
 Order = Literal["strict", "skip"]
 Batch = Literal["off", "plain", "zstd"]
 MqttVersion = Literal["auto", "5", "3.1.1"]
@@ -169,7 +171,7 @@ class MqttEndpointSettings(EndpointSettings):
         "all clients at a parent hub, of the gateway alone at Azure IoT Hub, and of devices "
         "with identity = device; upstream only.",
     )
-    manifest_topic: Annotated[str, Field(pattern=r"^[^+#\x00-\x1f]{1,1000}$")] | None = Field(
+    manifest_topic: ManifestTopic | None = Field(
         default=None,
         description="Topic of the peer with the hub's manifest, retained; upstream only.",
         examples=["fleet/gateway-7/manifest"],
@@ -388,7 +390,8 @@ class CumulocityEndpointSettings(EndpointSettings):
     port: Whole = Field(default=8883, ge=1, le=65535, description="TCP port; without TLS 1883.")
     client_id: OptionalText = Field(
         default=None,
-        pattern=r"^[^:\s][^:]{0,127}$",
+        pattern=r"^[^:\s][^:]*$",
+        max_length=128,
         description="The gateway's external id at the platform; absent = that of [mapper].",
         examples=["gateway-7"],
     )

@@ -93,8 +93,12 @@ TopicId = Annotated[Text, AfterValidator(_entity)]
 TopicFilter = Annotated[Text, AfterValidator(_filter)]
 ExternalId = Annotated[OptionalText, AfterValidator(_external_id)]
 BaseUrl = Annotated[Text, AfterValidator(_base_url)]
-OperationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(_own_name)]
-Fragment = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,128}$"), AfterValidator(_own_fragment)]
+OperationName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64), AfterValidator(_own_name)
+]
+Fragment = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=128), AfterValidator(_own_fragment)
+]
 
 
 class EntitySettings(Section):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path  # noqa: TC003 - pydantic reads it
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from edgehub.mqtt.topic_filter import covers, filter_fault, overlaps
 from edgehub.settings.affinity import AffinitySettings
@@ -45,6 +44,8 @@ from edgehub.settings.workload import WorkloadSettings
 from edgehub.storage.hub_folder import control_path, default_data_dir
 
 MESSAGE_BYTES_MAX: Final = 262_144
+VARIABLE_PREFIX: Final = "EDGEHUB_"
+"""Of environment variables that set these."""
 
 
 def _local_topic(topic_filter: str) -> str:
@@ -292,16 +293,15 @@ class LogSettings(Section):
     )
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings of one hub."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix="EDGEHUB_", env_nested_delimiter="__"
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     hub_id: OptionalText = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$",
+        max_length=128,
         description="Absent = host name and four hex digits, kept from the first start on.",
         examples=["gateway-7"],
     )
@@ -409,16 +409,3 @@ class Settings(BaseSettings):
         """Return the path of the control socket."""
         given = "data_dir" in self.model_fields_set
         return control_path(self.data_dir if given else None, self.control_socket)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take only what is passed in; `load_settings` adds file and environment."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)

@@ -62,7 +62,8 @@ class RedisSettings(Section):
     )
     prefix: str = Field(
         default="edgehub",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=64,
         description="First part of every key; hubs that share a table or devices need the same.",
     )
     connect_timeout_s: Real = Field(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from edgehub.clock import between_slices
 from edgehub.routes.tenant import RouteKey

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct, structs
+
 from edgehub.clock import utc_text
 from edgehub.routes.tenant import DEFAULT_TENANT
 
@@ -26,8 +28,7 @@ class RouteState(StrEnum):
     BEHIND = "behind"  # the hub does not know of its latest change
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteView:
+class RouteView(Struct, frozen=True, kw_only=True):
     """One route as this hub knows it.
 
     Attributes:
@@ -99,8 +100,7 @@ class Applied:
     failed: tuple[dict[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """What became of a write.
 
     Attributes:
@@ -198,8 +198,7 @@ class RouteStatus:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftReport:
+class DriftReport(Struct, frozen=True, kw_only=True):
     """What a comparison with the storage found.
 
     Attributes:
@@ -231,11 +230,10 @@ class DriftReport:
 
     def document(self) -> dict[str, Any]:
         """Describe it."""
-        return {**asdict(self), "at": _time(self.at_ms)}
+        return {**structs.asdict(self), "at": _time(self.at_ms)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableStatistics:
+class TableStatistics(Struct, frozen=True, kw_only=True):
     """Figures of the table on this hub; the metrics are made of them.
 
     Attributes:

@@ -80,7 +80,7 @@ def configure(*, level: str, fmt: str) -> None:
     stream = cast("TextIO", UnfailingStream(sys.stderr))
     renderer: Callable[[Any, str, Any], Any]
     if fmt == "console" or (fmt == "auto" and sys.stderr.isatty()):
-        renderer = structlog.dev.ConsoleRenderer()
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     else:
         renderer = structlog.processors.JSONRenderer()
     set_level(level)
