@@ -184,8 +184,10 @@ def _merged(values: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, An
     merged = dict(below)
     for name, value in values.items():
         other = merged.get(name)
-        is_section = isinstance(value, dict) and isinstance(other, dict)
-        merged[name] = _merged(value, other) if is_section else value
+        if isinstance(value, dict) and isinstance(other, dict):
+            merged[name] = _merged(value, other)
+        else:
+            merged[name] = value
     return merged
 
 

@@ -1,19 +1,18 @@
-"""Parse trees into sources, sinks and checked expressions.
+"""Tokens of a grammar rule into a source, a sink or a checked expression.
 
-Owns the step from grammar rules to meaning; the rules of types are the checker's. Works without
-recursion, since a tree may be deeper than Python's stack.
+Owns the step from grammar rules to meaning; the rules of types are the checker's.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from edgehub.errors import RouteFaultKind
 from edgehub.routes.hints import PartFault
-from edgehub.routes.query.checker import Checker, span_of, start_of
+from edgehub.routes.query.checker import Checker, span_of
 from edgehub.routes.query.functions import ValueType
 from edgehub.routes.query.lexer import unescape
 from edgehub.routes.query.syntax import Expression, Span
@@ -30,7 +29,10 @@ from edgehub.routes.source import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Protocol
+
+    from edgehub.routes.query.lexer import Token
 
     class Report(Protocol):
         """Records a fault, or a warning, at an offset of the text."""
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
         def __call__(self, kind: RouteFaultKind, offset: int, message: str, hint: str) -> None:
             """Record a fault or warning."""
 
-    Nodes = list[Any]
 
 _WORDS: Final = {
     "TRUE": (ValueType.BOOL, True),
@@ -59,83 +60,78 @@ class Builder(Checker):
         self._report = complain
         self._report_warning = warn
 
-    def source_path(self, nodes: Nodes) -> Source:
+    def source_path(self, tokens: Sequence[Token]) -> Source:
         """Build a source of the form `/messages/*`."""
-        text = "".join(nodes)
+        text = "".join(tokens)
         warning = path_warning(text)
         if warning:
-            self._report_warning(
-                RouteFaultKind.SYNTAX, start_of(nodes[0]), f"`{text}`: {warning}", ""
-            )
+            self._report_warning(RouteFaultKind.SYNTAX, tokens[0].start, f"`{text}`: {warning}", "")
         return path_source(text)
 
-    def source_filter(self, nodes: Nodes) -> Source:
+    def source_filter(self, token: Token) -> Source:
         """Build a source of the form `/mqtt/<topic filter>`."""
-        topic_filter = nodes[0][len(MQTT_PREFIX) :].replace("%20", " ")
+        topic_filter = token[len(MQTT_PREFIX) :].replace("%20", " ")
         fault = filter_fault(topic_filter)
         if fault:
-            self._report(RouteFaultKind.SYNTAX, start_of(nodes[0]), fault, "")
+            self._report(RouteFaultKind.SYNTAX, token.start, fault, "")
         return MqttSource(filter=topic_filter)
 
-    def sink_name(self, nodes: Nodes) -> Sink | None:
+    def sink_name(self, token: Token) -> Sink | None:
         """Build `$upstream`."""
         try:
-            return named_sink(nodes[0], nodes[0].line, nodes[0].column)
+            return named_sink(token, token.line, token.column)
         except PartFault as fault:
-            self._report(RouteFaultKind.SINK, start_of(nodes[0]), fault.message, fault.hint)
+            self._report(RouteFaultKind.SINK, token.start, fault.message, fault.hint)
             return None
 
-    def sink_call(self, nodes: Nodes) -> Sink | None:
+    def sink_call(self, function: Token, argument: Token) -> Sink | None:
         """Build `BrokeredEndpoint("...")` or `Endpoint("...")`; escapes in it are plain text."""
-        function, _, argument, _ = nodes
         try:
             return called_sink(function, argument[1:-1], function.line, function.column)
         except PartFault as fault:
-            self._report(RouteFaultKind.SINK, start_of(function), fault.message, fault.hint)
+            self._report(RouteFaultKind.SINK, function.start, fault.message, fault.hint)
             return None
 
-    def word(self, nodes: Nodes) -> Expression:
+    def word(self, token: Token) -> Expression:
         """Build true, false, null or undefined."""
-        return self.literal(nodes[0], *_WORDS[nodes[0].type])
+        return self.literal(token, *_WORDS[token.type])
 
-    def number(self, nodes: Nodes) -> Expression:
+    def number(self, token: Token) -> Expression:
         """Build a decimal number; one too large for a double is infinite."""
-        return self.literal(nodes[0], ValueType.NUMBER, float(nodes[0]))
+        return self.literal(token, ValueType.NUMBER, float(token))
 
-    def hexadecimal(self, nodes: Nodes) -> Expression:
+    def hexadecimal(self, token: Token) -> Expression:
         """Build a hexadecimal number, 64 bits in two's complement."""
-        digits = nodes[0][2:].lstrip("0") or "0"
+        digits = token[2:].lstrip("0") or "0"
         if len(digits) * 4 > _HEX_BITS:
-            message = f"`{nodes[0]}` has more than {_HEX_BITS} bits"
-            self._complain(start_of(nodes[0]), message, "write it in decimal")
-            return self.literal(nodes[0], ValueType.FAULTY, UNDEFINED)
+            message = f"`{token}` has more than {_HEX_BITS} bits"
+            self._complain(token.start, message, "write it in decimal")
+            return self.literal(token, ValueType.FAULTY, UNDEFINED)
         value = int(digits, 16)
         if value >= 1 << (_HEX_BITS - 1):
             value -= 1 << _HEX_BITS
-        return self.literal(nodes[0], ValueType.NUMBER, float(value))
+        return self.literal(token, ValueType.NUMBER, float(value))
 
-    def string(self, nodes: Nodes) -> Expression:
+    def string(self, token: Token) -> Expression:
         """Build a text."""
-        return self.literal(nodes[0], ValueType.TEXT, joined(unescape(nodes[0])))
+        return self.literal(token, ValueType.TEXT, joined(unescape(token)))
 
-    def dollar_property(self, nodes: Nodes) -> Expression:
+    def dollar_property(self, token: Token) -> Expression:
         """Build `$name`."""
-        return self.dollar_name(nodes[0], span_of(nodes[0]), braced=False)
+        return self.dollar_name(token, span_of(token), braced=False)
 
-    def braced_property(self, nodes: Nodes) -> Expression:
+    def braced_property(self, opening: Token, token: Token, closing: Token) -> Expression:
         """Build `{$name}`."""
-        return self.dollar_name(nodes[1], _outer(nodes), braced=True)
+        return self.dollar_name(token, _outer(opening, closing), braced=True)
 
-    def call(self, nodes: Nodes) -> Expression:
+    def call(self, name: Token, arguments: Sequence[Expression], closing: Token) -> Expression:
         """Build a function call."""
-        arguments = [node for node in nodes if isinstance(node, Expression)]
-        return self.called(nodes[0], _outer(nodes), arguments)
+        return self.called(name, _outer(name, closing), arguments)
 
-    def nested(self, nodes: Nodes) -> Expression:
+    def nested(self, opening: Token, inner: Expression, closing: Token) -> Expression:
         """Return the inner expression; its span keeps the parentheses."""
-        inner: Expression = nodes[1]
-        return replace(inner, span=_outer(nodes))
+        return replace(inner, span=_outer(opening, closing))
 
 
-def _outer(nodes: Nodes) -> Span:
-    return Span(start=start_of(nodes[0]), end=span_of(nodes[-1]).end)
+def _outer(first: Token, last: Token) -> Span:
+    return Span(start=first.start, end=last.end)

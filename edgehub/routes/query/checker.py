@@ -8,9 +8,7 @@ expression that came out without a fault can be evaluated on any message.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
-
-from lark import Token, Transformer_NonRecursive, v_args
+from typing import TYPE_CHECKING, Final
 
 from edgehub.routes.hints import PartFault, near_miss
 from edgehub.routes.query.body_path import parse_body_path
@@ -33,7 +31,9 @@ from edgehub.routes.query.syntax import (
 from edgehub.routes.query.values import UNDEFINED, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from edgehub.routes.query.lexer import Token
 
     Complain = Callable[[int, str, str], None]
 
@@ -54,12 +54,10 @@ _AS_NUMBER_BODY_HINT: Final = "write as_number($body...)"
 _BODY_BOOL_HINT: Final = "write `$body... = true`, or put the body value on the left"
 
 
-@v_args(inline=True)
-class Checker(Transformer_NonRecursive[Token, Any]):
+class Checker:
     """Builds the expressions of one condition and reports type errors."""
 
     def __init__(self, complain: Complain, warn: Complain) -> None:
-        super().__init__()
         self._complain = complain
         self._warn = warn
 
@@ -71,7 +69,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
         """Build a bare name."""
         name = str(token)
         if _LOOKS_LIKE_OPERATORS.search(name):
-            self._warn(start_of(token), f"`{name}` is read as one property name", _BLANKS_HINT)
+            self._warn(token.start, f"`{name}` is read as one property name", _BLANKS_HINT)
         return AppProperty(span=span_of(token), type=ValueType.TEXT, name=name)
 
     def dollar_name(self, token: Token, span: Span, *, braced: bool) -> Expression:
@@ -95,7 +93,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
             return _faulty(span)
         return BodyValue(span=span, type=ValueType.DYNAMIC, steps=steps, app_name=app_name)
 
-    def called(self, token: Token, span: Span, arguments: list[Expression]) -> Expression:
+    def called(self, token: Token, span: Span, arguments: Sequence[Expression]) -> Expression:
         """Build a function call."""
         name = token.lower()
         if name not in FUNCTIONS:
@@ -106,7 +104,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
         types = tuple(argument.type for argument in arguments)
         overload = pick_overload(name, types)
         if overload is None:
-            self._complain(start_of(token), *_misfit(name, types))
+            self._complain(token.start, *_misfit(name, types))
             return _faulty(span)
         return Call(
             span=span,
@@ -122,7 +120,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
         else:
             close = near_miss(token.lower(), FUNCTIONS)
             hint = f"did you mean `{close}`?" if close else f"there are {', '.join(FUNCTIONS)}"
-        self._complain(start_of(token), f"unknown function `{token}`", hint)
+        self._complain(token.start, f"unknown function `{token}`", hint)
 
     def concat(self, left: Expression, operator: Token, right: Expression) -> Expression:
         """Build `left || right`."""
@@ -141,7 +139,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
     def _few_enough(self, function: Token, count: int) -> bool:
         if count > ARGUMENTS_MAX:
             self._complain(
-                start_of(function),
+                function.start,
                 f"`{function}` has more than {ARGUMENTS_MAX} arguments",
                 "join parts of them first, each part in a concat(...) of its own",
             )
@@ -149,7 +147,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
 
     def negative(self, operator: Token, operand: Expression) -> Expression:
         """Build a unary minus."""
-        span = Span(start=start_of(operator), end=operand.span.end)
+        span = Span(start=operator.start, end=operand.span.end)
         if not self._all_of(operator, (operand,), (ValueType.NUMBER,), "takes a number"):
             return _faulty(span)
         return Negation(span=span, type=ValueType.NUMBER, depth=_depth(operand), operand=operand)
@@ -196,7 +194,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
 
     def logical_not(self, operator: Token, operand: Expression) -> Expression:
         """Build NOT."""
-        span = Span(start=start_of(operator), end=operand.span.end)
+        span = Span(start=operator.start, end=operand.span.end)
         fits = (ValueType.BOOL, ValueType.NULL, ValueType.DYNAMIC)
         if not self._all_of(operator, (operand,), fits, "takes a bool"):
             return _faulty(span)
@@ -231,7 +229,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
         wrong = right if left_fits else left
         hint = _BODY_BOOL_HINT if wrong.type is ValueType.DYNAMIC else _operand_hint(wrong)
         self._complain(
-            start_of(operator),
+            operator.start,
             f"`{operator}` takes bools, not {left.type} and {right.type}",
             hint or "compare the value with something",
         )
@@ -246,7 +244,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
         if ValueType.DYNAMIC in kinds and _COMPARABLE_WITH_BODY.issuperset(kinds):
             return True
         self._complain(
-            start_of(operator),
+            operator.start,
             f"`{operator}` takes two values of one type, not {left.type} and {right.type}",
             _comparison_hint(left, right),
         )
@@ -264,7 +262,7 @@ class Checker(Transformer_NonRecursive[Token, Any]):
         if wrong:
             hint = _operand_hint(wrong[0]) if ValueType.NUMBER in fits else ""
             given = " and ".join(kinds)
-            self._complain(start_of(operator), f"`{operator}` {wants}, not {given}", hint)
+            self._complain(operator.start, f"`{operator}` {wants}, not {given}", hint)
         return not wrong and ValueType.FAULTY not in kinds
 
 
@@ -317,16 +315,9 @@ def _depth(*children: Expression) -> int:
     return 1 + max((child.depth for child in children), default=0)
 
 
-def start_of(token: Token) -> int:
-    """Return the offset of a token."""
-    assert token.start_pos is not None
-    return token.start_pos
-
-
 def span_of(token: Token) -> Span:
     """Return the place of a token."""
-    assert token.end_pos is not None
-    return Span(start=start_of(token), end=token.end_pos)
+    return Span(start=token.start, end=token.end)
 
 
 def _around(left: Expression, right: Expression) -> Span:

@@ -10,20 +10,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
-
-from lark import Token
-from lark.lexer import Lexer
+from typing import Final, Self
 
 from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
 from edgehub.routes.hints import clipped
 from edgehub.routes.query.text import lone_surrogate_at
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from lark.common import LexerConf
-
+END: Final = "$END"
+"""Type of what follows the last token."""
 TEXT_CHARS_MAX: Final = 32_768
 FAULTS_MAX: Final = 100
 """Faults of one text that are reported."""
@@ -88,15 +82,39 @@ def _patterns_for(first: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((name, pattern) for name, pattern, begins in _PATTERNS if begins.match(first))
 
 
-class TokenStream(Lexer):
-    """Passes the tokens of `tokenize` to lark."""
+class Token(str):
+    """A piece of a route text that has a meaning of its own.
 
-    def __init__(self, conf: LexerConf) -> None:
-        del conf
+    Args:
+        kind: Name of its kind.
+        text: The piece.
+        start: Offset of its first character.
+        line: Of that character, counted from 1.
+        column: Likewise.
 
-    def lex(self, data: list[Token]) -> Iterator[Token]:  # type: ignore[override]  # tokens, not text, go in
-        """Return the tokens."""
-        return iter(data)
+    Attributes:
+        type: Its kind.
+        end: Offset of the character after its last.
+    """
+
+    __slots__ = ("column", "end", "line", "start", "type")
+    type: str
+    start: int
+    line: int
+    column: int
+    end: int
+
+    def __new__(
+        cls, kind: str, text: str = "", start: int = 0, line: int = 1, column: int = 1
+    ) -> Self:
+        """Make one; `str` has no place for more than its text."""
+        token = super().__new__(cls, text)
+        token.type = kind
+        token.start = start
+        token.line = line
+        token.column = column
+        token.end = start + len(text)
+        return token
 
 
 class Positions:
@@ -161,9 +179,7 @@ class _Scanner:
 
     def _push(self, name: str, end: int) -> None:
         line, column = self._positions.at(self._at)
-        end_line, end_column = self._positions.at(end)
-        value = self._text[self._at : end]
-        self._tokens.append(Token(name, value, self._at, line, column, end_line, end_column, end))
+        self._tokens.append(Token(name, self._text[self._at : end], self._at, line, column))
         # Only between FROM and the next clause can `/*` be a star.
         self._path = name == "FROM" or (self._path and name not in ("WHERE", "INTO"))
         self._at = end
@@ -208,7 +224,7 @@ class _Scanner:
             rest = end + 2
             blank = _BLANK.match(self._text, rest)
             return not self._text.startswith("/", blank.end() if blank else rest)
-        if last.end_pos != self._at:
+        if last.end != self._at:
             return False
         return _AFTER_STAR.match(self._text, self._at + 2) is not None
 

@@ -1,34 +1,30 @@
 """Route text into a checked route.
 
-Owns the grammar (`route.lark`) and the conversion of its trees to expressions. May call the lexer,
-the checker and the sink and source rules. Invariant: for any text, the result is a route or one
+Owns what is wrong with a route as a whole. May call the lexer, the grammar with its builder, and
+the rules of conditions. Invariant: for any text, the result is a route or one
 `RouteCompileError` with all faults and their places.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
-
-from lark import Lark, Token
-from lark.exceptions import UnexpectedToken
+from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import RouteCompileError, RouteFault, RouteFaultKind
 from edgehub.routes.hints import clipped
 from edgehub.routes.query.bare_words import bare_words
 from edgehub.routes.query.builder import Builder
 from edgehub.routes.query.functions import ValueType
-from edgehub.routes.query.lexer import FAULTS_MAX, Positions, TokenStream, tokenize
+from edgehub.routes.query.grammar import Grammar, UnexpectedTokenError
+from edgehub.routes.query.lexer import END, FAULTS_MAX, Positions, tokenize
 from edgehub.routes.query.syntax import Condition, Expression, Route, parts
-from edgehub.routes.query.syntax_errors import END, unexpected
+from edgehub.routes.query.syntax_errors import unexpected
 from edgehub.routes.query.work import WORK_MAX, heavy_leaves
-from edgehub.routes.sink import Sink
-from edgehub.routes.source import MqttSource, PathSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from edgehub.routes.query.lexer import Token
 
 DEPTH_MAX: Final = 50
 """Levels of nested expressions; the code made from a condition nests as deep."""
@@ -77,10 +73,10 @@ class _Parse:
         self._warnings: list[RouteFault] = []
 
     def route(self) -> Route:
-        children = self._tree("route").children
-        source = next(child for child in children if isinstance(child, PathSource | MqttSource))
-        sink = next((child for child in children if isinstance(child, Sink)), None)
-        tree = next((child for child in children if isinstance(child, Expression)), None)
+        try:
+            source, tree, sink = self._grammar().route()
+        except UnexpectedTokenError as error:
+            raise RouteCompileError([self._syntax_fault(error)]) from error
         condition = Condition(text="true", expression=None)
         if tree is not None:
             clause = [token.type for token in self._tokens]
@@ -98,14 +94,16 @@ class _Parse:
         )
 
     def condition(self) -> Condition:
-        tree = self._tree("condition")
+        try:
+            tree = self._grammar().condition()
+        except UnexpectedTokenError as error:
+            raise RouteCompileError([self._syntax_fault(error)]) from error
         condition = self._condition(self._tokens, tree)
         self._raise_faults()
         return condition
 
     def _condition(self, tokens: Sequence[Token], tree: Expression) -> Condition:
-        start, end = tokens[0].start_pos, tokens[-1].end_pos
-        assert start is not None
+        start, end = tokens[0].start, tokens[-1].end
         if tree.depth > DEPTH_MAX:
             self._complain(
                 RouteFaultKind.CONDITION,
@@ -156,19 +154,15 @@ class _Parse:
                 f"where it is one, `is_defined({word.name}) AND ...` ends this warning",
             )
 
-    def _tree(self, start: str) -> Any:
-        try:
-            tree = _grammar().parse(self._tokens, start=start)
-        except UnexpectedToken as error:
-            raise RouteCompileError([self._syntax_fault(error)]) from error
-        return Builder(self._complain, self._warn).transform(tree)
+    def _grammar(self) -> Grammar:
+        return Grammar(self._tokens, Builder(self._complain, self._warn))
 
-    def _syntax_fault(self, error: UnexpectedToken) -> RouteFault:
+    def _syntax_fault(self, error: UnexpectedTokenError) -> RouteFault:
         token = error.token
         end = len(self._text.rstrip())
-        offset = end if token.type == END or token.start_pos is None else token.start_pos
-        before = [each for each in self._tokens if (each.start_pos or 0) < offset]
-        message, hint = unexpected(token, before, frozenset(error.accepts or ()))
+        offset = end if token.type == END else token.start
+        before = [each for each in self._tokens if each.start < offset]
+        message, hint = unexpected(token, before, error.fitting)
         return self._fault(RouteFaultKind.SYNTAX, offset, message, hint)
 
     def _complain(self, kind: RouteFaultKind, offset: int, message: str, hint: str) -> None:
@@ -187,18 +181,3 @@ class _Parse:
         if self._faults:
             self._faults.sort(key=lambda fault: fault[0])
             raise RouteCompileError([fault for _, fault in self._faults[:FAULTS_MAX]])
-
-
-# At the import: when the first route is parsed, the files may be those of another version.
-_GRAMMAR: Final = files("edgehub.routes.query").joinpath("route.lark").read_text("utf-8")
-
-
-@cache
-def _grammar() -> Lark:
-    return Lark(
-        _GRAMMAR,
-        parser="lalr",
-        lexer=TokenStream,
-        start=["route", "condition"],
-        maybe_placeholders=False,
-    )

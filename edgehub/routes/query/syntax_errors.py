@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from edgehub.routes.query.lexer import END
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lark import Token
-
-END: Final = "$END"
+    from edgehub.routes.query.lexer import Token
 
 _KEYWORDS: Final = frozenset({"SELECT", "FROM", "WHERE", "INTO", "AND", "OR", "NOT"})
 _PATH_STRANGERS: Final = _KEYWORDS | {
