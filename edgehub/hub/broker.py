@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import to_builtins
 
 from edgehub.endpoints.mqtt_link import LinkOptions
-from edgehub.heads.broker.dispatcher import BrokerDependencies
-from edgehub.heads.broker.head import BrokerHead
 from edgehub.hub.heads import HeadPart
 from edgehub.hub.status import left_out_text
 from edgehub.hub.store import refusals
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgehub.clock import Clock
+    from edgehub.heads.broker.head import BrokerHead
     from edgehub.heads.head import Submit
     from edgehub.heads.mqtt.listener import MqttListener
     from edgehub.router import Router
@@ -73,6 +72,10 @@ class BrokerPart(HeadPart):
         self.head = None
         if settings.broker is None:
             return
+        # Loaded by hubs with a broker only.
+        from edgehub.heads.broker.dispatcher import BrokerDependencies  # noqa: PLC0415
+        from edgehub.heads.broker.head import BrokerHead  # noqa: PLC0415
+
         head = self.head = BrokerHead(
             settings.broker,
             BrokerDependencies(

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from edgehub.errors import ConfigError
-from edgehub.heads.workload.api import WorkloadApi
-from edgehub.heads.workload.server import WorkloadServer
 from edgehub.hub.part import Part
 from edgehub.storage.credentials import load_authorities
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.devices.identities import Identities
+    from edgehub.heads.workload.server import WorkloadServer
     from edgehub.settings import WorkloadSettings
     from edgehub.settings.configuration import Configuration
 
@@ -43,10 +42,15 @@ class WorkloadPart(Part):
         self, settings: WorkloadSettings, *, hub_id: str, identities: Identities, clock: Clock
     ) -> None:
         self._trust_bundle_file = settings.trust_bundle_file
-        self._api = WorkloadApi(hub_id, identities, clock)
         self._server: WorkloadServer | None = None
-        if settings.folder is not None:
-            self._server = WorkloadServer(settings.folder, self._api, clock)
+        if settings.folder is None:
+            return
+        # Loaded by hubs with such a folder only.
+        from edgehub.heads.workload.api import WorkloadApi  # noqa: PLC0415
+        from edgehub.heads.workload.server import WorkloadServer  # noqa: PLC0415
+
+        self._api = WorkloadApi(hub_id, identities, clock)
+        self._server = WorkloadServer(settings.folder, self._api, clock)
 
     async def open(self) -> None:
         """Read the trust bundle, and open the sockets."""
