@@ -134,7 +134,8 @@ OptionalFile = Annotated[Path | None, BeforeValidator(_credential), BeforeValida
 class Section(BaseModel):
     """A table of the settings file; a key with `x-needs` is not given without that other one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # All settings are checked as one; what checks a section alone is built where that is needed.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Self:
