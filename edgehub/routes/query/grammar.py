@@ -74,6 +74,7 @@ class _Level:
     """What stands between two parentheses so far, or in a whole condition.
 
     Args:
+        build: Makes expressions.
         opening: The parenthesis, or the name of the function; None = the whole condition.
     """
 
