@@ -354,28 +354,25 @@ def _subscriber(port: int, messages: int, **options: Any) -> Receiver:
     return Receiver("subscribe", port, messages, **session, **options)
 
 
-def speed(name: str, folder: Path, *, seconds: float = LOAD_S) -> dict[str, float]:
-    """Measure throughput and latency from device to far end, on the disk as it is and made slow."""
+def speed(
+    name: str, folder: Path, *, slow: bool = False, seconds: float = LOAD_S
+) -> dict[str, float]:
+    """Measure throughput and latency from device to far end, on the disk as it is or made slow."""
     peer = PEERS[name]
-    figures: dict[str, float] = {}
-    disks: dict[str, Sequence[str]] = {"": ()}
-    if which(SLOW_DISK[0]) is not None:
-        disks["slow_"] = SLOW_DISK
-    for disk, prefix in disks.items():
-        messages = round(peer.msgs_s[bool(prefix)] * seconds)
-        with _running(peer, folder / f"{disk}full", messages, prefix=prefix) as (running, far):
-            cpu_s = running.cpu_s()
-            publish(running.port, messages, connections=10, window=20)
-            arrived = far.result()
-            figures[f"{disk}msgs_s"] = arrived["msgs_s"]
-            if not prefix:
-                figures["cpu_us"] = (running.cpu_s() - cpu_s) * 1e6 / messages
-        messages = round(PACED_RATE * seconds)
-        with _running(peer, folder / f"{disk}paced", messages, prefix=prefix) as (running, far):
-            publish(running.port, messages, connections=10, window=20, rate=PACED_RATE)
-            arrived = far.result()
-            figures |= {f"{disk}{p}_ms": arrived[f"{p}_ms"] for p in ("p50", "p99")}
-    return {f"peers_{name}_{figure}": value for figure, value in figures.items()}
+    prefix = SLOW_DISK if slow else ()
+    messages = round(peer.msgs_s[slow] * seconds)
+    with _running(peer, folder / "full", messages, prefix=prefix) as (running, far):
+        cpu_s = running.cpu_s()
+        publish(running.port, messages, connections=10, window=20)
+        figures = {"msgs_s": far.result()["msgs_s"]}
+        figures["cpu_us"] = (running.cpu_s() - cpu_s) * 1e6 / messages
+    messages = round(PACED_RATE * seconds)
+    with _running(peer, folder / "paced", messages, prefix=prefix) as (running, far):
+        publish(running.port, messages, connections=10, window=20, rate=PACED_RATE)
+        arrived = far.result()
+        figures |= {f"{p}_ms": arrived[f"{p}_ms"] for p in ("p50", "p99")}
+    disk = "slow_" if slow else ""
+    return {f"peers_{name}_{disk}{figure}": value for figure, value in figures.items()}
 
 
 def survivors(name: str, folder: Path, *, messages: int = KILLED_MESSAGES) -> dict[str, float]:
@@ -396,10 +393,11 @@ def survivors(name: str, folder: Path, *, messages: int = KILLED_MESSAGES) -> di
             again.close()
 
 
-def _case(name: str, measure: Callable[[str, Path], dict[str, float]]) -> Any:
+def _case(name: str, measure: Callable[[str, Path], dict[str, float]], *tools: str) -> Any:
     def run(folder: Path) -> dict[str, float]:
-        missing = PEERS[name].missing()
-        if missing is not None:
+        absent = [f"apt-get install {tool}" for tool in tools if which(tool) is None]
+        missing = PEERS[name].missing() or ", ".join(absent)
+        if missing:
             print(f"  left out: {PEERS[name].title} ({missing})", file=sys.stderr)
             return {}
         return measure(name, folder)
@@ -409,6 +407,9 @@ def _case(name: str, measure: Callable[[str, Path], dict[str, float]]) -> Any:
 
 CASES: Final[Mapping[str, Callable[[Path], dict[str, float]]]] = {
     **{f"peers-speed-{name}": _case(name, speed) for name in PEERS},
+    **{
+        f"peers-slow-{name}": _case(name, partial(speed, slow=True), SLOW_DISK[0]) for name in PEERS
+    },
     **{f"peers-kill-{name}": _case(name, survivors) for name in PEERS},
 }
 

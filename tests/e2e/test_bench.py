@@ -29,12 +29,16 @@ def test_all_that_a_hub_has_acknowledged_survives_a_kill(tmp_path: Path) -> None
 
 def test_a_peer_is_measured_on_a_disk_as_it_is_and_on_a_slow_one(tmp_path: Path) -> None:
     """Each figure has its cell in the table."""
-    figures = peers.speed("bridge", tmp_path, seconds=0.02)
+    disks = {"fast": False, "slow": True}
+    figures: dict[str, float] = {}
+    for name, slow in disks.items():
+        (tmp_path / name).mkdir()
+        figures |= peers.speed("bridge", tmp_path / name, slow=slow, seconds=0.02)
     row = next(line for line in peers.table(figures).splitlines() if "Mosquitto bridge |" in line)
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    speed = figures["peers_bridge_msgs_s"]
-    assert speed > 0
-    assert float(cells[1].replace(",", "")) == pytest.approx(speed, rel=0.01)
+    for cell, figure in ((1, "peers_bridge_msgs_s"), (4, "peers_bridge_slow_msgs_s")):
+        assert figures[figure] > 0
+        assert float(cells[cell].replace(",", "")) == pytest.approx(figures[figure], rel=0.01)
 
 
 def test_a_series_of_growth_becomes_a_plot(tmp_path: Path) -> None:
