@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Protocol
 
-    from edgehub.routes.query.lexer import Token
+    from edgehub.routes.query.lexer import RouteToken
 
     class Report(Protocol):
         """Records a fault, or a warning, at an offset of the text."""
@@ -60,7 +60,7 @@ class Builder(Checker):
         self._report = complain
         self._report_warning = warn
 
-    def source_path(self, tokens: Sequence[Token]) -> Source:
+    def source_path(self, tokens: Sequence[RouteToken]) -> Source:
         """Build a source of the form `/messages/*`."""
         text = "".join(tokens)
         warning = path_warning(text)
@@ -68,7 +68,7 @@ class Builder(Checker):
             self._report_warning(RouteFaultKind.SYNTAX, tokens[0].start, f"`{text}`: {warning}", "")
         return path_source(text)
 
-    def source_filter(self, token: Token) -> Source:
+    def source_filter(self, token: RouteToken) -> Source:
         """Build a source of the form `/mqtt/<topic filter>`."""
         topic_filter = token[len(MQTT_PREFIX) :].replace("%20", " ")
         fault = filter_fault(topic_filter)
@@ -76,7 +76,7 @@ class Builder(Checker):
             self._report(RouteFaultKind.SYNTAX, token.start, fault, "")
         return MqttSource(filter=topic_filter)
 
-    def sink_name(self, token: Token) -> Sink | None:
+    def sink_name(self, token: RouteToken) -> Sink | None:
         """Build `$upstream`."""
         try:
             return named_sink(token, token.line, token.column)
@@ -84,7 +84,7 @@ class Builder(Checker):
             self._report(RouteFaultKind.SINK, token.start, fault.message, fault.hint)
             return None
 
-    def sink_call(self, function: Token, argument: Token) -> Sink | None:
+    def sink_call(self, function: RouteToken, argument: RouteToken) -> Sink | None:
         """Build `BrokeredEndpoint("...")` or `Endpoint("...")`; escapes in it are plain text."""
         try:
             return called_sink(function, argument[1:-1], function.line, function.column)
@@ -92,15 +92,15 @@ class Builder(Checker):
             self._report(RouteFaultKind.SINK, function.start, fault.message, fault.hint)
             return None
 
-    def word(self, token: Token) -> Expression:
+    def word(self, token: RouteToken) -> Expression:
         """Build true, false, null or undefined."""
         return self.literal(token, *_WORDS[token.type])
 
-    def number(self, token: Token) -> Expression:
+    def number(self, token: RouteToken) -> Expression:
         """Build a decimal number; one too large for a double is infinite."""
         return self.literal(token, ValueType.NUMBER, float(token))
 
-    def hexadecimal(self, token: Token) -> Expression:
+    def hexadecimal(self, token: RouteToken) -> Expression:
         """Build a hexadecimal number, 64 bits in two's complement."""
         digits = token[2:].lstrip("0") or "0"
         if len(digits) * 4 > _HEX_BITS:
@@ -112,26 +112,30 @@ class Builder(Checker):
             value -= 1 << _HEX_BITS
         return self.literal(token, ValueType.NUMBER, float(value))
 
-    def string(self, token: Token) -> Expression:
+    def string(self, token: RouteToken) -> Expression:
         """Build a text."""
         return self.literal(token, ValueType.TEXT, joined(unescape(token)))
 
-    def dollar_property(self, token: Token) -> Expression:
+    def dollar_property(self, token: RouteToken) -> Expression:
         """Build `$name`."""
         return self.dollar_name(token, span_of(token), braced=False)
 
-    def braced_property(self, opening: Token, token: Token, closing: Token) -> Expression:
+    def braced_property(
+        self, opening: RouteToken, token: RouteToken, closing: RouteToken
+    ) -> Expression:
         """Build `{$name}`."""
         return self.dollar_name(token, _outer(opening, closing), braced=True)
 
-    def call(self, name: Token, arguments: Sequence[Expression], closing: Token) -> Expression:
+    def call(
+        self, name: RouteToken, arguments: Sequence[Expression], closing: RouteToken
+    ) -> Expression:
         """Build a function call."""
         return self.called(name, _outer(name, closing), arguments)
 
-    def nested(self, opening: Token, inner: Expression, closing: Token) -> Expression:
+    def nested(self, opening: RouteToken, inner: Expression, closing: RouteToken) -> Expression:
         """Return the inner expression; its span keeps the parentheses."""
         return replace(inner, span=_outer(opening, closing))
 
 
-def _outer(first: Token, last: Token) -> Span:
+def _outer(first: RouteToken, last: RouteToken) -> Span:
     return Span(start=first.start, end=last.end)

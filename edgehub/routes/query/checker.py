@@ -33,7 +33,7 @@ from edgehub.routes.query.values import UNDEFINED, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edgehub.routes.query.lexer import Token
+    from edgehub.routes.query.lexer import RouteToken
 
     Complain = Callable[[int, str, str], None]
 
@@ -61,18 +61,18 @@ class Checker:
         self._complain = complain
         self._warn = warn
 
-    def literal(self, token: Token, kind: ValueType, value: Value) -> Expression:
+    def literal(self, token: RouteToken, kind: ValueType, value: Value) -> Expression:
         """Build a constant."""
         return Literal(span=span_of(token), type=kind, value=value)
 
-    def app_property(self, token: Token) -> Expression:
+    def app_property(self, token: RouteToken) -> Expression:
         """Build a bare name."""
         name = str(token)
         if _LOOKS_LIKE_OPERATORS.search(name):
             self._warn(token.start, f"`{name}` is read as one property name", _BLANKS_HINT)
         return AppProperty(span=span_of(token), type=ValueType.TEXT, name=name)
 
-    def dollar_name(self, token: Token, span: Span, *, braced: bool) -> Expression:
+    def dollar_name(self, token: RouteToken, span: Span, *, braced: bool) -> Expression:
         """Build `$name`, `{$name}` or a body value."""
         name = str(token)
         brackets = "[" in name or "]" in name
@@ -93,7 +93,7 @@ class Checker:
             return _faulty(span)
         return BodyValue(span=span, type=ValueType.DYNAMIC, steps=steps, app_name=app_name)
 
-    def called(self, token: Token, span: Span, arguments: Sequence[Expression]) -> Expression:
+    def called(self, token: RouteToken, span: Span, arguments: Sequence[Expression]) -> Expression:
         """Build a function call."""
         name = token.lower()
         if name not in FUNCTIONS:
@@ -114,7 +114,7 @@ class Checker:
             arguments=tuple(arguments),
         )
 
-    def _unknown_function(self, token: Token) -> None:
+    def _unknown_function(self, token: RouteToken) -> None:
         if token.lower() == _TWIN_FUNCTION:
             hint = "it never worked in a route; look at the body of a twin change instead"
         else:
@@ -122,7 +122,7 @@ class Checker:
             hint = f"did you mean `{close}`?" if close else f"there are {', '.join(FUNCTIONS)}"
         self._complain(token.start, f"unknown function `{token}`", hint)
 
-    def concat(self, left: Expression, operator: Token, right: Expression) -> Expression:
+    def concat(self, left: Expression, operator: RouteToken, right: Expression) -> Expression:
         """Build `left || right`."""
         span = _around(left, right)
         fits = (ValueType.TEXT, ValueType.DYNAMIC)
@@ -136,7 +136,7 @@ class Checker:
         depth = max(left.depth, 1 + right.depth) if chained else _depth(left, right)
         return Call(span=span, type=ValueType.TEXT, depth=depth, overload=CONCAT, arguments=parts)
 
-    def _few_enough(self, function: Token, count: int) -> bool:
+    def _few_enough(self, function: RouteToken, count: int) -> bool:
         if count > ARGUMENTS_MAX:
             self._complain(
                 function.start,
@@ -145,14 +145,14 @@ class Checker:
             )
         return count <= ARGUMENTS_MAX
 
-    def negative(self, operator: Token, operand: Expression) -> Expression:
+    def negative(self, operator: RouteToken, operand: Expression) -> Expression:
         """Build a unary minus."""
         span = Span(start=operator.start, end=operand.span.end)
         if not self._all_of(operator, (operand,), (ValueType.NUMBER,), "takes a number"):
             return _faulty(span)
         return Negation(span=span, type=ValueType.NUMBER, depth=_depth(operand), operand=operand)
 
-    def arithmetic(self, left: Expression, operator: Token, right: Expression) -> Expression:
+    def arithmetic(self, left: Expression, operator: RouteToken, right: Expression) -> Expression:
         """Build `+ - * / %`."""
         span = _around(left, right)
         fits: tuple[ValueType, ...] = (ValueType.NUMBER,)
@@ -170,7 +170,7 @@ class Checker:
             right=right,
         )
 
-    def comparison(self, left: Expression, operator: Token, right: Expression) -> Expression:
+    def comparison(self, left: Expression, operator: RouteToken, right: Expression) -> Expression:
         """Build `= != <> < <= > >=`."""
         span = _around(left, right)
         if not self._comparable(operator, left, right):
@@ -184,7 +184,7 @@ class Checker:
             right=right,
         )
 
-    def coalesce(self, left: Expression, operator: Token, right: Expression) -> Expression:
+    def coalesce(self, left: Expression, operator: RouteToken, right: Expression) -> Expression:
         """Build `left ?? right`."""
         span = _around(left, right)
         if not self._comparable(operator, left, right):
@@ -192,7 +192,7 @@ class Checker:
         kind = left.type if left.type is right.type else ValueType.DYNAMIC
         return Coalesce(span=span, type=kind, depth=_depth(left, right), left=left, right=right)
 
-    def logical_not(self, operator: Token, operand: Expression) -> Expression:
+    def logical_not(self, operator: RouteToken, operand: Expression) -> Expression:
         """Build NOT."""
         span = Span(start=operator.start, end=operand.span.end)
         fits = (ValueType.BOOL, ValueType.NULL, ValueType.DYNAMIC)
@@ -200,7 +200,7 @@ class Checker:
             return _faulty(span)
         return Not(span=span, type=ValueType.BOOL, depth=_depth(operand), operand=operand)
 
-    def logic(self, left: Expression, operator: Token, right: Expression) -> Expression:
+    def logic(self, left: Expression, operator: RouteToken, right: Expression) -> Expression:
         """Build AND or OR; a chain of the same operator becomes one expression."""
         span = _around(left, right)
         name = operator.upper()
@@ -218,7 +218,7 @@ class Checker:
             operands=operands,
         )
 
-    def _logical(self, operator: Token, left: Expression, right: Expression) -> bool:
+    def _logical(self, operator: RouteToken, left: Expression, right: Expression) -> bool:
         if ValueType.FAULTY in (left.type, right.type):
             return False
         dynamic = left.type is ValueType.DYNAMIC
@@ -235,7 +235,7 @@ class Checker:
         )
         return False
 
-    def _comparable(self, operator: Token, left: Expression, right: Expression) -> bool:
+    def _comparable(self, operator: RouteToken, left: Expression, right: Expression) -> bool:
         kinds = (left.type, right.type)
         if ValueType.FAULTY in kinds:
             return False
@@ -252,7 +252,7 @@ class Checker:
 
     def _all_of(
         self,
-        operator: Token,
+        operator: RouteToken,
         operands: tuple[Expression, ...],
         fits: tuple[ValueType, ...],
         wants: str,
@@ -315,7 +315,7 @@ def _depth(*children: Expression) -> int:
     return 1 + max((child.depth for child in children), default=0)
 
 
-def span_of(token: Token) -> Span:
+def span_of(token: RouteToken) -> Span:
     """Return the place of a token."""
     return Span(start=token.start, end=token.end)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgehub.routes.query.builder import Builder
-from edgehub.routes.query.lexer import END, Token
+from edgehub.routes.query.lexer import END, RouteToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ _OPERATORS: Final = {
     "PERCENT": (7, Builder.arithmetic),
 }
 _PREFIXES: Final = {"MINUS": Builder.negative, "NOT": Builder.logical_not}
-_LEAVES: Final[Mapping[str, Callable[[Builder, Token], Expression]]] = {
+_LEAVES: Final[Mapping[str, Callable[[Builder, RouteToken], Expression]]] = {
     "TRUE": Builder.word,
     "FALSE": Builder.word,
     "NULL": Builder.word,
@@ -64,7 +64,7 @@ class UnexpectedTokenError(Exception):
         fitting: Types of token that would have fitted.
     """
 
-    def __init__(self, token: Token, fitting: Iterable[str]) -> None:
+    def __init__(self, token: RouteToken, fitting: Iterable[str]) -> None:
         super().__init__(token)
         self.token = token
         self.fitting = frozenset(fitting)
@@ -78,11 +78,11 @@ class _Level:
         opening: The parenthesis, or the name of the function; None = the whole condition.
     """
 
-    def __init__(self, build: Builder, opening: Token | None = None) -> None:
+    def __init__(self, build: Builder, opening: RouteToken | None = None) -> None:
         self._build = build
         self._operands: list[Expression] = []
-        self._operators: list[Token] = []
-        self._prefixes: list[Token] = []
+        self._operators: list[RouteToken] = []
+        self._prefixes: list[RouteToken] = []
         self.opening = opening
         self.arguments: list[Expression] = []
 
@@ -90,7 +90,7 @@ class _Level:
     def is_call(self) -> bool:
         return self.opening is not None and self.opening.type == "NAME"
 
-    def prefix(self, token: Token) -> None:
+    def prefix(self, token: RouteToken) -> None:
         """Take an operator in front of the next operand."""
         self._prefixes.append(token)
 
@@ -101,7 +101,7 @@ class _Level:
             expression = _PREFIXES[token.type](self._build, token, expression)
         self._operands.append(expression)
 
-    def operator(self, token: Token) -> None:
+    def operator(self, token: RouteToken) -> None:
         """Take an operator between two operands, and bind those before it that bind as tightly."""
         self._bind(_OPERATORS[token.type][0])
         self._operators.append(token)
@@ -127,10 +127,10 @@ class Grammar:
         build: Makes sources, sinks and expressions of them.
     """
 
-    def __init__(self, tokens: Sequence[Token], build: Builder) -> None:
+    def __init__(self, tokens: Sequence[RouteToken], build: Builder) -> None:
         self._tokens = iter(tokens)
         self._build = build
-        self._token = Token(END)
+        self._token = RouteToken(END)
         self._step()
 
     def route(self) -> tuple[Source, Expression | None, Sink | None]:
@@ -160,12 +160,12 @@ class Grammar:
         """
         return self._condition(END)
 
-    def _step(self) -> Token:
+    def _step(self) -> RouteToken:
         token = self._token
-        self._token = next(self._tokens, Token(END))
+        self._token = next(self._tokens, RouteToken(END))
         return token
 
-    def _take(self, *fitting: str) -> Token:
+    def _take(self, *fitting: str) -> RouteToken:
         if self._token.type not in fitting:
             raise UnexpectedTokenError(self._token, fitting)
         return self._step()

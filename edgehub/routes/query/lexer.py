@@ -82,7 +82,7 @@ def _patterns_for(first: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((name, pattern) for name, pattern, begins in _PATTERNS if begins.match(first))
 
 
-class Token(str):
+class RouteToken(str):
     """A piece of a route text that has a meaning of its own.
 
     Args:
@@ -129,7 +129,7 @@ class Positions:
         return line, offset - self._line_starts[line - 1] + 1
 
 
-def tokenize(text: str, positions: Positions) -> list[Token]:
+def tokenize(text: str, positions: Positions) -> list[RouteToken]:
     """Split a route or a condition into tokens; blanks and comments are dropped.
 
     Raises:
@@ -143,12 +143,12 @@ class _Scanner:
         self._text = text
         self._positions = positions
         self._at = 0
-        self._tokens: list[Token] = []
+        self._tokens: list[RouteToken] = []
         self._faults: list[RouteFault] = []
         self._path = False
         self._no_comment = False
 
-    def scan(self) -> list[Token]:
+    def scan(self) -> list[RouteToken]:
         if len(self._text) > TEXT_CHARS_MAX:
             self._fault(0, f"the text has more than {TEXT_CHARS_MAX} characters")
             raise RouteCompileError(self._faults)
@@ -179,7 +179,7 @@ class _Scanner:
 
     def _push(self, name: str, end: int) -> None:
         line, column = self._positions.at(self._at)
-        self._tokens.append(Token(name, self._text[self._at : end], self._at, line, column))
+        self._tokens.append(RouteToken(name, self._text[self._at : end], self._at, line, column))
         # Only between FROM and the next clause can `/*` be a star.
         self._path = name == "FROM" or (self._path and name not in ("WHERE", "INTO"))
         self._at = end

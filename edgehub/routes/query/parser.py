@@ -24,7 +24,7 @@ from edgehub.routes.query.work import WORK_MAX, heavy_leaves
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.routes.query.lexer import Token
+    from edgehub.routes.query.lexer import RouteToken
 
 DEPTH_MAX: Final = 50
 """Levels of nested expressions; the code made from a condition nests as deep."""
@@ -102,7 +102,7 @@ class _Parse:
         self._raise_faults()
         return condition
 
-    def _condition(self, tokens: Sequence[Token], tree: Expression) -> Condition:
+    def _condition(self, tokens: Sequence[RouteToken], tree: Expression) -> Condition:
         start, end = tokens[0].start, tokens[-1].end
         if tree.depth > DEPTH_MAX:
             self._complain(

@@ -12,7 +12,7 @@ from edgehub.routes.query.lexer import END
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgehub.routes.query.lexer import Token
+    from edgehub.routes.query.lexer import RouteToken
 
 _KEYWORDS: Final = frozenset({"SELECT", "FROM", "WHERE", "INTO", "AND", "OR", "NOT"})
 _PATH_STRANGERS: Final = _KEYWORDS | {
@@ -30,7 +30,9 @@ _SINKS: Final = '$upstream, BrokeredEndpoint("...") or Endpoint("...")'
 _FOREIGN_OPERATORS: Final = {"&&": "AND", "&": "AND", "|": "OR", "!": "NOT"}
 
 
-def unexpected(token: Token, before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, str]:
+def unexpected(
+    token: RouteToken, before: Sequence[RouteToken], fitting: frozenset[str]
+) -> tuple[str, str]:
     """Return message and hint for a token that fits nowhere.
 
     Args:
@@ -53,7 +55,7 @@ def unexpected(token: Token, before: Sequence[Token], fitting: frozenset[str]) -
     return what, _hint(token, last, before, fitting)
 
 
-def _ends_early(before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, str]:
+def _ends_early(before: Sequence[RouteToken], fitting: frozenset[str]) -> tuple[str, str]:
     if _open_parentheses(before) and "RPAR" in fitting:
         return "a closing `)` is missing", "each `(` needs its `)`"
     if "INTO" in fitting:
@@ -66,7 +68,9 @@ def _ends_early(before: Sequence[Token], fitting: frozenset[str]) -> tuple[str, 
     return f"something is missing after `{before[-1]}`", ""
 
 
-def _hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset[str]) -> str:
+def _hint(
+    token: RouteToken, last: RouteToken, before: Sequence[RouteToken], fitting: frozenset[str]
+) -> str:
     for word in (str(token), str(last)):
         if word in _FOREIGN_OPERATORS:
             return f"the operator is written {_FOREIGN_OPERATORS[word]}"
@@ -79,7 +83,9 @@ def _hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset
     return _place_hint(token, last, before, fitting)
 
 
-def _place_hint(token: Token, last: Token, before: Sequence[Token], fitting: frozenset[str]) -> str:
+def _place_hint(
+    token: RouteToken, last: RouteToken, before: Sequence[RouteToken], fitting: frozenset[str]
+) -> str:
     hint = ""
     if last.type == "INTO":
         hint = f"a sink is {_SINKS}"
@@ -96,7 +102,7 @@ def _place_hint(token: Token, last: Token, before: Sequence[Token], fitting: fro
     return hint
 
 
-def _adjacent_hint(token: Token, last: Token) -> str:
+def _adjacent_hint(token: RouteToken, last: RouteToken) -> str:
     if last == "$":
         return "no blank may follow the `$` of a name"
     for word in (last, token):
@@ -107,7 +113,7 @@ def _adjacent_hint(token: Token, last: Token) -> str:
     return f"an operator is missing between `{last}` and `{token}`"
 
 
-def _path_hint(token: Token) -> str:
+def _path_hint(token: RouteToken) -> str:
     if token.type == "SLASH":
         return "write one slash between two names"
     if token.type in _PATH_STRANGERS:
@@ -118,14 +124,14 @@ def _path_hint(token: Token) -> str:
     return "a path has names without blanks, quotes and brackets"
 
 
-def _open_parentheses(before: Sequence[Token]) -> bool:
+def _open_parentheses(before: Sequence[RouteToken]) -> bool:
     depth = 0
     for token in before:
         depth += (token.type == "LPAR") - (token.type == "RPAR")
     return depth > 0
 
 
-def _in_path(before: Sequence[Token]) -> bool:
+def _in_path(before: Sequence[RouteToken]) -> bool:
     return all(token.type not in ("WHERE", "INTO") for token in before) and any(
         token.type == "FROM" for token in before
     )
