@@ -83,6 +83,9 @@ class Message(Struct, eq=False, gc=False):
         message_id: Unique over all hubs; set by the store when the message is appended.
         tenant: Whose routes it meets, `organisation/application`; empty = those of all tenants
             without a tenant.
+        header: All but its body, ids and expiry as the store writes it; set by the store when the
+            message is appended or read, empty = not yet. Equal headers mean equal messages, so
+            what is made of them can be kept by it.
     """
 
     device_id: str
@@ -94,6 +97,7 @@ class Message(Struct, eq=False, gc=False):
     expiry_ms: int | None = None
     message_id: str = ""
     tenant: str = ""
+    header: bytes = b""
 
     @property
     def sender(self) -> str:

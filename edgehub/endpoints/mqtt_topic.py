@@ -1,6 +1,6 @@
 """Topics that rows are published on: the IoT Hub dialect, or a template for any broker.
 
-Pure, apart from a bounded memo of prefixes. Invariant: a topic that comes out of here is one that a
+Pure, apart from bounded memos. Invariant: a topic that comes out of here is one that a
 broker accepts in a PUBLISH; a row for which there is none raises `TopicError`, because a broker's
 only answer to a bad topic is to close the connection.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from edgehub.errors import ConfigError, EdgeHubError
-from edgehub.mqtt.property_bag import build_bag, outgoing
+from edgehub.mqtt.property_bag import bag_around_id, build_bag, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,10 @@ ABSENT: Final = "-"
 """Stands for a value that a row does not have, so that topics keep their number of levels."""
 
 _PREFIXES_MAX: Final = 10_000
+_AROUND_MAX: Final = 4096
+_HEADER_BYTES_MAX: Final = 512
+"""Of a message whose topic is kept."""
+
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _VALUES: Final[dict[str, Callable[[Row], str | None]]] = {
     "device": lambda row: row.message.device_id,
@@ -55,7 +59,7 @@ class IotHubTopics:
         modules: Whether the peer takes messages of modules over sessions of their devices.
     """
 
-    __slots__ = ("_leaving", "_modules", "_only", "_prefixes")
+    __slots__ = ("_around", "_leaving", "_modules", "_only", "_prefixes")
 
     def __init__(
         self,
@@ -68,14 +72,32 @@ class IotHubTopics:
         self._only = only
         self._modules = modules
         self._prefixes: dict[tuple[str, str | None], str] = {}
+        self._around: dict[bytes, tuple[str, str]] = {}
+        """Topics without the hub's id of the message, by the header of the message."""
 
     def topic(self, row: Row) -> bytes:
         """Return the topic in UTF-8; raises `TopicError`."""
         message = row.message
+        around = self._around.get(message.header)
+        if around is None:
+            return self._written(message).encode()
+        # An id of a hub is of letters, digits and a hyphen.
+        return f"{around[0]}{message.message_id}{around[1]}".encode()
+
+    def _written(self, message: Message) -> str:
+        """Return the topic, and keep what other messages can share of it."""
         prefix = self._prefixes.get((message.device_id, message.module_id))
         if prefix is None:
             prefix = self._prefix(message.device_id, message.module_id)
-        return (prefix + build_bag(self._leaving(message))).encode()
+        leaving = self._leaving(message)
+        # One with an id of its sender has a topic of its own.
+        if 0 < len(message.header) <= _HEADER_BYTES_MAX and not message.system.get("messageId"):
+            if len(self._around) >= _AROUND_MAX:
+                # Cheaper than an order of use: steady ones are back after one message each.
+                self._around.clear()
+            before, after = bag_around_id(leaving)
+            self._around[message.header] = prefix + before, after
+        return prefix + build_bag(leaving)
 
     def _prefix(self, device_id: str, module_id: str | None) -> str:
         for kind, name in (("device", device_id), ("module", module_id)):

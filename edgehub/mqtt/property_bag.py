@@ -84,6 +84,7 @@ _RESERVED_NAMES: Final = _CONTROL_NAMES | _HUB_MARKS
 _ENCODED_NAMES: Final = {
     name: quote(name, safe="") for name in (*SYSTEM_NAMES, SENDER_DEVICE, SENDER_MODULE)
 }
+_ID: Final = _ENCODED_NAMES["$.mid"]
 _NEEDS_NO_ENCODING: Final = re.compile("[A-Za-z0-9_.~-]*").fullmatch
 
 
@@ -181,16 +182,34 @@ def build_bag(message: Message, *, sender: bool = True) -> str:
         message: The message, as `outgoing` returns it.
         sender: Whether to write the sender; False for messages to a device.
     """
-    properties, system = message.properties, message.system
-    items = [_pair(name, value) for name, value in properties.items() if name]
-    items += [
-        _pair(WIRE_NAMES[name], value) for name, value in system.items() if name in WIRE_NAMES
-    ]
-    if not system.get("messageId") and message.message_id:
+    before, after = _around_id(message, sender=sender)
+    items = [before] if before else []
+    if not message.system.get("messageId") and message.message_id:
         items.append(_pair("$.mid", message.message_id))
-    if sender:
-        items += _sender(message.device_id, message.module_id)
+    if after:
+        items.append(after)
     return "&".join(items)
+
+
+def bag_around_id(message: Message) -> tuple[str, str]:
+    """Return what `build_bag` writes before and after the id that the hub gives a message.
+
+    Args:
+        message: The message, as `outgoing` returns it, without an id of its sender.
+    """
+    before, after = _around_id(message, sender=True)
+    return f"{before}&{_ID}=" if before else f"{_ID}=", f"&{after}"
+
+
+def _around_id(message: Message, *, sender: bool) -> tuple[str, str]:
+    items = [_pair(name, value) for name, value in message.properties.items() if name]
+    items += [
+        _pair(WIRE_NAMES[name], value)
+        for name, value in message.system.items()
+        if name in WIRE_NAMES
+    ]
+    own = _sender(message.device_id, message.module_id) if sender else []
+    return "&".join(items), "&".join(own)
 
 
 def build_batch_bag(device_id: str, module_id: str | None, *, encoding: str | None) -> str:

@@ -1,9 +1,9 @@
 """The compiled route table: which endpoints a message goes to, at which priority, for how long.
 
 Owns the hot path of routing. A table is an immutable snapshot that is replaced as a whole; another
-one is derived from it at the cost of what changes. Its caches (the routes of a source, the
-results of a set of routes) are bounded. Invariant: `evaluate`
-never raises and gives at most one result per endpoint, that of the best matching route.
+one is derived from it at the cost of what changes. Its caches (the routes of a source, the results
+of a set of routes, and of a header where no body is read) are bounded. Invariant: `evaluate` never
+raises and gives at most one result per endpoint, that of the best matching route.
 """
 
 from __future__ import annotations
@@ -137,15 +137,24 @@ class RouteTable:
 
     def evaluate(self, message: Message) -> Sequence[RouteResult]:
         """Return the best result per endpoint, best priority first; empty = no route takes it."""
-        groups = self._by_source.get(message.source) if not message.tenant else None
-        if groups is None:
-            groups = self._groups_of(message.tenant, message.source)
+        tenant, header = message.tenant, message.header
+        if not tenant:
+            known = self._of_header.get(header)
+            if known is not None:
+                return known
         memo: list[Any] = [NOT_READ]
         mask = 0
-        for group in groups:
+        for group in self._groups_of(tenant, message.source):
             mask |= group(message, memo)
         results = self._results.get(mask)
-        return self._assemble(mask) if results is None else results
+        if results is None:
+            results = self._assemble(mask)
+        if header and memo[0] is NOT_READ and not tenant:
+            # Nothing but the header decides, and the next message with it need not be evaluated.
+            if len(self._of_header) >= _CACHED_MAX:
+                self._of_header.clear()
+            self._of_header[header] = results
+        return results
 
     @property
     def manifest(self) -> Manifest:
@@ -245,6 +254,7 @@ class RouteTable:
                     self._wild.setdefault(tenant, []).append((key, group))
         self._by_source: dict[str, tuple[Predicates, ...]] = {}
         self._results: dict[int, tuple[RouteResult, ...]] = {0: ()}
+        self._of_header: dict[bytes, tuple[RouteResult, ...]] = {}
 
     def _groups_of(self, tenant: str, source: str) -> tuple[Predicates, ...]:
         """Return the functions of all routes of a source, and cache them."""

@@ -93,7 +93,9 @@ class Appender:
             self._reject(message, results, settle, token)
             return first_offset
         try:
-            header = encode_header(message, self._labels)
+            header = message.header
+            if not header:
+                header = message.header = encode_header(message, self._labels)
             size = len(header) + len(message.body) + ROW_OVERHEAD_BYTES
             limits = self._limits
             limits.rows_left -= len(results)

@@ -77,6 +77,8 @@ def decode_message(header: bytes, body: bytes, message_id: str, labels: Labels) 
         body,
         None,
         message_id,
+        "",
+        header,
     )
 
 

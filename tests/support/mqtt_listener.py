@@ -44,6 +44,8 @@ class ScriptedRouter:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.holding = False
+        self.header = b""
+        """Given to messages that have none, as the store does."""
         self.refusal: Refusal | None = None
         self.told: list[tuple[str, int, str]] = []
         self.pending: list[tuple[Callable[[int, Refusal | None], None], int]] = []
@@ -53,6 +55,7 @@ class ScriptedRouter:
         self, message: Message, settle: Callable[[int, Refusal | None], None], token: int
     ) -> None:
         """See `edgehub.heads.head.Submit`."""
+        message.header = message.header or self.header
         self.messages.append(message)
         self._arrived.set()
         if self.holding:

@@ -223,7 +223,13 @@ class Ingress:
             self._take(packet, self._checked(packet))
             return
         message = Message(
-            topic.device_id, topic.module_id, topic.source, topic.properties, topic.system, body
+            topic.device_id,
+            topic.module_id,
+            topic.source,
+            topic.properties,
+            topic.system,
+            body,
+            header=topic.header,
         )
         size = len(packet.topic) + len(body) + MESSAGE_OVERHEAD_BYTES
         # As `_expect` has it, without the call.
@@ -233,6 +239,8 @@ class Ingress:
         self.bytes += size
         self.usage.used += size
         self._submit(message, self._on_settled, token)
+        if not topic.header:
+            topic.header = message.header
 
     def release(self, packet_id: int) -> bool:
         """Release a packet id for a PUBREL and send PUBCOMP; returns whether the id is known."""

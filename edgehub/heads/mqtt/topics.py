@@ -1,7 +1,7 @@
 """Topics of the IoT Hub dialect: telemetry topics, and topic filters of deliveries.
 
 Pure functions and their values. Invariant: an `EventsTopic` holds valid ids and is shared by all
-messages of its topic, so neither it nor its dictionaries are ever changed.
+messages of its topic, so its dictionaries are never changed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ class EventsTopic:
         properties_bytes: Bytes that the properties count against the message limit.
         is_plain: Whether a message on it can be taken unchanged from any client: it is no batch,
             and has no id and no property that only hubs write.
+        header: That of its messages, empty = none was stored yet.
     """
 
     __slots__ = (
         "device_id",
+        "header",
         "is_plain",
         "module_id",
         "properties",
@@ -61,6 +63,7 @@ class EventsTopic:
         self.properties = properties
         self.system = system
         self.properties_bytes = bytes_of(properties) + bytes_of(system)
+        self.header = b""
         self.is_plain = not ("messageId" in system or is_batch(system) or has_marks(properties))
 
 

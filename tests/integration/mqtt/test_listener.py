@@ -70,6 +70,21 @@ async def test_publish_of_both_qualities():
         await client.close()
 
 
+async def test_messages_of_a_topic_share_their_header():
+    """What the store made of one is not made again for the next ones, but for other topics."""
+    async with running() as bench:
+        client = await RawClient.signed_in(bench.port)
+        for packet_id, header in enumerate((b"", b"first", b"second"), 1):
+            bench.router.header = header
+            client.send(wire.publish(EVENTS + "k=v", b"x", qos=1, packet_id=packet_id))
+            assert await client.read_pubacks(1) == [packet_id]
+        client.send(wire.publish(EVENTS + "k=w", b"x", qos=1, packet_id=4))
+        assert await client.read_pubacks(1) == [4]
+        headers = [message.header for message in bench.router.messages]
+        assert headers == [b"", b"first", b"first", b"second"]
+        await client.close()
+
+
 async def test_module_output():
     """A module's output name becomes part of the message source."""
     async with running() as bench:

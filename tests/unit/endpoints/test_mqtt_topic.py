@@ -11,7 +11,7 @@ from edgehub.endpoints.mqtt_topic import (
     published_filters,
 )
 from edgehub.errors import ConfigError
-from edgehub.message import UPSTREAM
+from edgehub.message import UPSTREAM, Message
 from edgehub.mqtt.topic_filter import matches
 from tests.support.memory_queue import a_row
 
@@ -34,6 +34,33 @@ def test_a_module_publishes_on_its_own_topic() -> None:
     topic = IotHubTopics().topic(row)
     assert topic.startswith(b"devices/edge/modules/cam/messages/events/")
     assert b"%24.on=alerts" in topic
+
+
+def test_rows_with_equal_headers_differ_in_their_ids_alone() -> None:
+    """The topic of a header is built once; ids of the sender, and rows not stored, are built."""
+    built: list[str] = []
+
+    def leaving(message: Message) -> Message:
+        built.append(message.message_id)
+        return message
+
+    topics = IotHubTopics(leaving)
+    rows = [a_row(number, device="d", properties={"k": "a b"}) for number in range(3)]
+    for row in rows:
+        row.message.header = b"h"
+    found = [topics.topic(row) for row in rows]
+    assert found == [
+        b"devices/d/messages/events/k=a%%20b&%%24.mid=m%d&%%24.cdid=d" % number
+        for number in range(3)
+    ]
+    assert built == ["m0"]
+    own, other = a_row(4, device="d"), a_row(5, device="d")
+    own.message.system["messageId"] = "mine"
+    own.message.header = other.message.header = b"of the sender"
+    assert b"%24.mid=mine" in topics.topic(own)
+    assert b"%24.mid=m5" in topics.topic(other)
+    bare = a_row(6, device="e")
+    assert topics.topic(bare) == b"devices/e/messages/events/%24.mid=m6&%24.cdid=e"
 
 
 @pytest.mark.parametrize("device", ["a/b", "a+", "#", "", "nul\0"])

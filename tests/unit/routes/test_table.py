@@ -95,6 +95,44 @@ def test_what_is_remembered_stays_bounded():
         assert sum(len(result.routes) for result in results) == number.bit_count()
 
 
+def test_equal_headers_share_results_unless_a_body_decides():
+    """What is kept of one message holds for the next one with its header, where no body is read."""
+    table = a_table(
+        {
+            "a": "FROM /messages/* WHERE kind = 'alarm' OR $body.t > 5 INTO $upstream",
+            "b": "FROM /messages/modules/* INTO $upstream",
+        }
+    )
+    system = {"contentType": "application/json", "contentEncoding": "utf-8"}
+
+    def routes(header, kind, body, tenant=""):
+        message = a_message(properties={"kind": kind}, system=system, body=body)
+        message.header, message.tenant = header, tenant
+        return [result.routes for result in table.evaluate(message)]
+
+    assert routes(b"alarm", "alarm", b'{"t": 1}') == [("a",)]
+    assert routes(b"alarm", "not looked at", b'{"t": 1}') == [("a",)]
+    assert routes(b"alarm", "alarm", b'{"t": 9}', tenant="other") == []
+    assert routes(b"bulk", "bulk", b'{"t": 9}') == [("a",)]
+    assert routes(b"bulk", "bulk", b'{"t": 1}') == []
+    assert routes(b"", "alarm", b"") == [("a",)]
+    assert routes(b"", "bulk", b"") == []
+
+
+def test_what_is_kept_of_headers_ends_with_the_table_and_is_bounded():
+    """A table that is derived evaluates again, and so does one that has seen too many headers."""
+    table = a_table({"a": "FROM /messages/* WHERE kind = 'alarm' INTO $upstream"})
+    alarm, bulk = a_message(properties={"kind": "alarm"}), a_message()
+    alarm.header = bulk.header = b"h"
+    assert table.evaluate(alarm)
+    assert table.evaluate(bulk)
+    assert not table.derive({0: None}, table.manifest).evaluate(alarm)
+    for number in range(5_000):
+        alarm.header = b"%d" % number
+        assert table.evaluate(alarm)
+    assert not table.evaluate(bulk)
+
+
 def test_conditions_cannot_bring_code_in():
     """Quotes, braces and newlines of a route text stay text."""
     evil = "x') or __import__('os').system('true') #\n{0}"
