@@ -297,8 +297,7 @@ class Reader:
         taken: list[Row] = []
         rows = size = 0
         full = stale = False
-        while source:
-            row = source[0]
+        for row in source:
             if row.offset > last:
                 break
             # Expired and stale rows are only skipped: clean-up and demotion count them.
@@ -312,9 +311,13 @@ class Reader:
                 first = False
                 room -= 1
                 left -= row.size
-            source.popleft()
             rows += 1
             size += row.size
+        if rows == len(source):
+            source.clear()
+        else:
+            for _ in range(rows):
+                source.popleft()
         if stale:
             self._shared.staleness.met()
         batch.bytes_left = left

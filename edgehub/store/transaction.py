@@ -8,7 +8,6 @@ the outcome is applied to memory only after COMMIT has returned.
 from __future__ import annotations
 
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -125,9 +124,15 @@ def delete_rows(connection: sqlite3.Connection, write: QueueWrite) -> None:
     """Delete the rows of one queue that leave."""
     if not write.deletes:
         return
+    lowest, highest = min(write.deletes), max(write.deletes)
+    where = "offset BETWEEN ? AND ?"
+    chosen: tuple[int, int] | tuple[str] = (lowest, highest)
+    if highest - lowest >= len(write.deletes):
+        # Rows of other queues, or rows that stay, are in between.
+        where, chosen = "offset IN (SELECT value FROM json_each(?))", (json_list(write.deletes),)
     deleted = connection.execute(
-        f"DELETE FROM q_{write.number} WHERE offset IN (SELECT value FROM json_each(?))",  # noqa: S608 - our number
-        (json_list(write.deletes),),
+        f"DELETE FROM q_{write.number} WHERE {where}",  # noqa: S608 - our number and words
+        chosen,
     ).rowcount
     assert deleted == len(write.deletes), (write.number, deleted, len(write.deletes))
 
@@ -277,19 +282,24 @@ def _isolated(
 def _insert(
     connection: sqlite3.Connection, number: int, columns: tuple[str, ...], rows: list[Params]
 ) -> None:
-    if not rows:
-        return
-    many = len(rows) // ROWS_PER_STATEMENT * ROWS_PER_STATEMENT
-    if many:
-        connection.executemany(
-            _insert_sql(number, columns, ROWS_PER_STATEMENT),
-            [
-                tuple(chain.from_iterable(rows[start : start + ROWS_PER_STATEMENT]))
-                for start in range(0, many, ROWS_PER_STATEMENT)
-            ],
-        )
-    if many < len(rows):
-        connection.executemany(_insert_sql(number, columns, 1), rows[many:])
+    start, size = 0, ROWS_PER_STATEMENT
+    while start < len(rows):
+        # Halves for the rest: a few statements, and few that have to be prepared.
+        while size > len(rows) - start:
+            size //= 2
+        connection.execute(_insert_sql(number, columns, size), _bound(rows[start : start + size]))
+        start += size
+
+
+def _bound(rows: Sequence[Params]) -> list[object]:
+    """Return the values of rows as they are bound.
+
+    The module looks for adapters of all types but int, float, str and bytearray, which takes three
+    times as long as the binding.
+    """
+    return [
+        bytearray(value) if value.__class__ is bytes else value for row in rows for value in row
+    ]
 
 
 @cache  # a handful per queue; building the text costs more than a row

@@ -99,11 +99,11 @@ async def test_what_python_or_the_system_refuses_is_tried_again(
     class Exhausted(sqlite3.Connection):
         left: ClassVar[int] = 0
 
-        def executemany(self, sql: str, *args: Any) -> sqlite3.Cursor:
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
             if sql.startswith("INSERT INTO q_") and Exhausted.left:
                 Exhausted.left -= 1
                 raise error
-            return super().executemany(sql, *args)
+            return super().execute(sql, *args)
 
     class ExhaustedDatabase(Database):
         connection_type: ClassVar[type[sqlite3.Connection]] = Exhausted

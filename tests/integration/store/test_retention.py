@@ -133,7 +133,7 @@ async def test_confirmed_row_past_its_expiry_counts_as_sent(tmp_path: Path) -> N
         await hub.stored(5, a_result(ttl_s=5))
         queue = hub.queue()
         rows = await queue.read_batch(3, 1 << 20)
-        plan.fail("DELETE FROM q_1 WHERE offset IN", "SQLITE_IOERR", times=2)
+        plan.fail("DELETE FROM q_1 WHERE offset", "SQLITE_IOERR", times=2)
         queue.confirm(rows)
         await hub.clock.advance(6)
         await hub.until(lambda: queue.statistics().depth == 0, tick_s=1)
