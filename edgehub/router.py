@@ -85,11 +85,11 @@ class Router:
         messages never comes here in one piece: what has its content type is refused, since another
         hub would take it apart and believe the senders that it names.
         """
-        if is_batch(message.system):
+        if message.system and is_batch(message.system):
             self._refuse_batch(message, settle, token)
             return
         results = self._evaluate(message)
-        if results and self.limits:
+        if results and self.limits.endpoints:
             results = self._fitting(message, results, settle, token)
             if not results:
                 return
@@ -107,7 +107,7 @@ class Router:
         if results and is_batch(message.system):
             self._refuse_batch(message, settle, token)
             return
-        if results and self.limits:
+        if results and self.limits.endpoints:
             results = self._fitting(message, results, settle, token)
             if not results:
                 return

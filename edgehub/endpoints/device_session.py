@@ -303,7 +303,7 @@ class DeviceSession:
         if self._open_client().level < LEVEL_5:
             return b""
         properties = self._options.properties
-        return NO_PROPERTIES if properties is None else properties.write(row)
+        return NO_PROPERTIES if properties is None else properties.writer()(row)
 
     def _open_client(self) -> Client:
         assert self._client is not None

@@ -45,7 +45,6 @@ SESSIONS_KEPT: Final = 20_000
 OPENINGS_MAX: Final = 64
 """Sessions that are being opened at once: when a link comes back, all devices have rows."""
 
-_MEMO_MAX: Final = 8192
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +83,8 @@ class DeviceSessions:
         self._twins = DeviceTwins(timeout_s=options.connect_timeout_s)
         self._sessions: dict[str, DeviceSession] = {}
         self._busy: set[DeviceSession] = set()
-        self._memo: dict[int, bytes | SendResult] = {}
+        self._topic_of: dict[int, bytes | SendResult] = {}
+        """Of the rows that were measured last, by offset."""
         self._openings = asyncio.Semaphore(OPENINGS_MAX)
         self._wanted: set[str] = set()
         self._attached: set[str] = set()
@@ -232,15 +232,16 @@ class DeviceSessions:
         """Count the open sessions of devices."""
         return sum(session.is_open for session in self._sessions.values())
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes that `row` takes on the link, for windows and limits."""
-        topic = topic_of(row, self._topics)
-        if isinstance(topic, SendResult):
-            return row.size
-        if len(self._memo) >= _MEMO_MAX:
-            self._memo.clear()
-        self._memo[row.offset] = topic
-        return publish_bytes(len(topic), len(row.message.body))
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes that each of `rows` takes on the link, for windows and limits."""
+        # The rows are sent next, and building the topics is the most expensive part of it.
+        self._topic_of = {row.offset: topic_of(row, self._topics) for row in rows}
+        return [
+            row.size
+            if isinstance(topic, SendResult)
+            else publish_bytes(len(topic), len(row.message.body))
+            for row, topic in zip(rows, self._topic_of.values(), strict=True)
+        ]
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours plus the kernel's."""
@@ -315,7 +316,7 @@ class DeviceSessions:
         session.subscribe(wanted[0]).add_done_callback(answered)
 
     def _send(self, row: Row, session: DeviceSession, settle: Settle) -> None:
-        topic = self._memo.pop(row.offset, None) or topic_of(row, self._topics)
+        topic = self._topic_of.get(row.offset) or topic_of(row, self._topics)
         if isinstance(topic, SendResult):
             settle(row, topic)
             return

@@ -45,8 +45,11 @@ class Endpoint(Protocol):
     def row_bytes_max(self) -> int | None:
         """Return the largest packet that the peer takes, None = not known."""
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes that `row` takes on the link, for windows and limits."""
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes that each of `rows` takes on the link, for windows and limits.
+
+        What is made for it is kept for a `send_batch` of the same rows that follows.
+        """
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours plus the kernel's."""

@@ -57,9 +57,9 @@ class FileEndpoint(LinkedEndpoint):
         self._unsent_bytes = 0
         self._arrived = asyncio.Event()
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the size of the row as the hub counts it, close enough to its line."""
-        return row.size
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the sizes of the rows as the hub counts them, close enough to their lines."""
+        return [row.size for row in rows]
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours plus the kernel's."""

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from edgehub.endpoints.http_link import HttpLinkOptions
     from edgehub.message import EndpointId, Message, Row
 
-_MEMO_MAX: Final = 8192
 _THREAD_BYTES: Final = 65_536
 
 
@@ -90,7 +89,8 @@ class HttpEndpoint(LinkedEndpoint):
             for _ in range(options.requests_max)
         ]
         self._idle = list(reversed(self._slots))
-        self._memo: dict[int, bytes] = {}
+        self._records: dict[int, bytes] = {}
+        """Of the rows that were measured last, by offset."""
         self._outbox = Outbox()
         self._parts_bytes = 0
         # Requests that were refused as a whole, in parts; the last one is sent next.
@@ -99,14 +99,11 @@ class HttpEndpoint(LinkedEndpoint):
         self._shrink = 1.0
         self._arrived = asyncio.Event()
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes of the record and its comma, before compression."""
-        record = self._record(row)
-        if len(self._memo) >= _MEMO_MAX:
-            self._memo.clear()
-        # The row is sent next, and writing the record is the most expensive part of it.
-        self._memo[row.offset] = record
-        return len(record) + 1
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes of each record and its comma, before compression."""
+        # The rows are sent next, and writing the records is the most expensive part of it.
+        self._records = {row.offset: self._record(row) for row in rows}
+        return [len(record) + 1 for record in self._records.values()]
 
     def unsent_bytes(self) -> int:
         """Return the unsent bytes, see `Endpoint`; compressed ones with their size before.
@@ -120,8 +117,9 @@ class HttpEndpoint(LinkedEndpoint):
     def send_batch(self, rows: Sequence[Row], settle: Settle) -> None:
         """Send rows without waiting; `settle` is called once per row, maybe at once."""
         path_of = self._options.path_of
+        records, self._records = self._records, {}
         for row in rows:
-            record = self._memo.pop(row.offset, None) or self._record(row)
+            record = records.get(row.offset) or self._record(row)
             path = None if path_of is None else path_of(row.message)
             self._outbox.put(OutboxRow(row, record, settle, path))
         self._arrived.set()

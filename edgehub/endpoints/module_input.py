@@ -102,9 +102,9 @@ class ModuleInputEndpoint:
         """Return None: the listener took the message, so it fits."""
         return None
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes that `row` takes on the link, for windows and limits."""
-        return row.size
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes that each of `rows` takes on the link, for windows and limits."""
+        return [row.size for row in rows]
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours plus the kernel's."""

@@ -27,7 +27,7 @@ from edgehub.endpoints.renewal import Renewal
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.client import LinkError
-from edgehub.mqtt.packets import LEVEL_5, publish
+from edgehub.mqtt.packets import LEVEL_5, PACKET_ID_BYTES, pack_packet_id
 from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -179,9 +179,9 @@ class MqttEndpoint(LinkedEndpoint):
         """Return whether device-bound messages are relayed."""
         return self._relay is not None
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes of the whole packet, topic and header included, or its share of one."""
-        return self._payloads.wire_bytes(row)
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes of each whole packet, topic and header included, or its share of one."""
+        return self._payloads.wire_bytes(rows)
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours plus the kernel's."""
@@ -194,7 +194,7 @@ class MqttEndpoint(LinkedEndpoint):
     def _send(self, payloads: Iterable[Payload], settle: Settle) -> None:
         connection = self._connection
         assert connection is not None
-        packets: list[bytes] = []
+        sent: list[bytes] = []
         in_flight = self._in_flight
         receive_maximum = 0 if self._renewal.is_due else self._receive_maximum
         was_idle = not in_flight
@@ -202,15 +202,14 @@ class MqttEndpoint(LinkedEndpoint):
             if len(in_flight) >= receive_maximum:
                 self._waiting.append((payload, settle))
                 continue
-            packed, topic, properties, body = payload
+            packed, start, rest = payload
             packet_id = connection.next_packet_id(in_flight)
-            packet = publish(topic, body, packet_id, properties=properties)
-            in_flight[packet_id] = (packed, settle, len(packet))
-            packets.append(packet)
-        if packets:
+            in_flight[packet_id] = (packed, settle, len(start) + PACKET_ID_BYTES + len(rest))
+            sent += (start, pack_packet_id(packet_id), rest)
+        if sent:
             if was_idle:
                 self._watch_progress()
-            connection.write(b"".join(packets))
+            connection.write(b"".join(sent))
 
     def _send_waiting(self) -> None:
         while (

@@ -8,6 +8,7 @@ payloads of one sender's rows are in the order of these.
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct, field
@@ -18,7 +19,7 @@ from edgehub.message import NEVER_MS, FailureKind, SendResult
 from edgehub.mqtt.batch import RECORDS_MAX, ZSTD_ENCODING, build_batch
 from edgehub.mqtt.fields import STRING_BYTES_MAX, variable
 from edgehub.mqtt.message_properties import expiry_s, write_message_properties
-from edgehub.mqtt.packets import LEVEL_5, publish_bytes
+from edgehub.mqtt.packets import LEVEL_5, PACKET_ID_BYTES, publish_start
 from edgehub.mqtt.properties import Property, write_block
 from edgehub.mqtt.property_bag import ORIGIN_PROPERTY, build_batch_bag, outgoing
 
@@ -28,14 +29,18 @@ if TYPE_CHECKING:
     from edgehub.message import Message, Row
 
     Refuse = Callable[[Row, SendResult], None]
-    Payload = tuple[Sequence[Row], bytes, bytes, bytes]
-    """Rows, topic, property block with its length in front, and body of one PUBLISH."""
+    Payload = tuple[Sequence[Row], bytes, bytes]
+    """Rows of one PUBLISH, and its bytes before and after the packet id."""
+    _Packet = tuple[bytes, bytes] | SendResult
+    """Those bytes of a row, or why it has none."""
+    WriteBlock = Callable[[Row], bytes | SendResult]
+    """Returns the property block of a row, or why it has none."""
 
 NO_PROPERTIES: Final = b"\0"
 """An empty property block, which a PUBLISH of MQTT 5 has at least."""
 
+_MS_PER_S: Final = 1000
 _EXPIRY: Final = struct.Struct(">BI").pack
-_MEMO_MAX: Final = 8192
 _REMEMBERED_BYTES: Final = 65_536
 """Of records; the compression is estimated from the last ones of about so many bytes."""
 _REMEMBERED_BYTES_FIRST: Final = 4096
@@ -56,8 +61,8 @@ class Payloads(Protocol):
             packet_bytes_max: Largest packet that the peer says to take, None = it does not say.
         """
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes that a row takes on the link, header and topic included."""
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes that each of `rows` takes on the link, header and topic included."""
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
         """Return what is to be published, in order; `refuse` gets the rows that can never be."""
@@ -79,7 +84,16 @@ class RowProperties:
         origin: Hub that messages name as the one that publishes them, None = not.
     """
 
-    __slots__ = ("_expiry", "_named", "_now_ms", "_origin", "_origin_block")
+    __slots__ = (
+        "_block",
+        "_block_s",
+        "_expiry",
+        "_lasting_block",
+        "_named",
+        "_now_ms",
+        "_origin",
+        "_origin_block",
+    )
 
     def __init__(
         self,
@@ -95,12 +109,23 @@ class RowProperties:
         self._origin = origin
         said = [] if origin is None else [(Property.USER_PROPERTY, (ORIGIN_PROPERTY, origin))]
         self._origin_block = write_block(said)
+        self._lasting_block = variable(len(self._origin_block)) + self._origin_block
+        """Of rows that do not expire."""
+        self._block_s: int | None = None
+        self._block = b""
+        """What was written last, for a row that expires in so many seconds."""
 
-    def write(self, row: Row) -> bytes | SendResult:
-        """Return the property block, its length in front, or why there is none."""
+    def writer(self) -> WriteBlock:
+        """Return what writes the property blocks of rows that are sent now, length in front.
+
+        It returns why there is none for rows that cannot be sent.
+        """
+        return partial(self._write, self._now_ms())
+
+    def _write(self, now_ms: int, row: Row) -> bytes | SendResult:
         left_ms = None
         if self._expiry and row.expires_ms < NEVER_MS:
-            left_ms = row.expires_ms - self._now_ms()
+            left_ms = row.expires_ms - now_ms
         if self._named:
             message = outgoing(row.message)
             # A character has four bytes at most.
@@ -111,11 +136,15 @@ class RowProperties:
                 text = f"a property of more than {STRING_BYTES_MAX} bytes"
                 return SendResult(FailureKind.TOO_LARGE, text)
             return write_message_properties(message, left_ms, origin=self._origin)
-        # Without the general writer: this runs once per message.
-        block = self._origin_block
-        if left_ms is not None:
-            block = _EXPIRY(Property.MESSAGE_EXPIRY_INTERVAL, expiry_s(left_ms)) + block
-        return variable(len(block)) + block
+        if left_ms is None:
+            return self._lasting_block
+        # Without the general writer, and once for many: this runs once per message.
+        left_s = -(-left_ms // _MS_PER_S)
+        if left_s != self._block_s:
+            block = _EXPIRY(Property.MESSAGE_EXPIRY_INTERVAL, expiry_s(left_ms))
+            block += self._origin_block
+            self._block_s, self._block = left_s, variable(len(block)) + block
+        return self._block
 
 
 def _texts(*properties: Mapping[str, str | None]) -> Iterator[str]:
@@ -134,7 +163,15 @@ class SingleRows:
         properties: Those of MQTT 5, None = none.
     """
 
-    __slots__ = ("_limit", "_memo", "_packet_bytes_max", "_properties", "_topics", "_write")
+    __slots__ = (
+        "_limit",
+        "_measured",
+        "_packet_bytes_max",
+        "_packets",
+        "_properties",
+        "_topics",
+        "_writer",
+    )
     rows_share_payloads = False
 
     def __init__(
@@ -146,55 +183,65 @@ class SingleRows:
         self._topics = topics
         self._packet_bytes_max = self._limit = packet_bytes_max
         self._properties = properties
-        self._write: Callable[[Row], bytes | SendResult] = _nothing
-        self._memo: dict[int, tuple[bytes, bytes]] = {}
+        self._writer: Callable[[], WriteBlock] = lambda: _nothing
+        self._measured: Sequence[Row] = ()
+        self._packets: list[_Packet] = []
+        """Those of the rows that were measured last: making them is most of sending the rows."""
 
     def use(self, level: int, packet_bytes_max: int | None) -> None:
         """Record what the connection takes that the next payloads are for."""
         self._limit = least(self._packet_bytes_max, packet_bytes_max)
         if level < LEVEL_5:
-            self._write = _nothing
+            self._writer = lambda: _nothing
         elif self._properties is None:
-            self._write = _no_properties
+            self._writer = lambda: _no_properties
         else:
-            self._write = self._properties.write
-        self._memo.clear()
+            self._writer = self._properties.writer
+        self._measured, self._packets = (), []
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes that a row takes on the link, header and topic included."""
-        head = self._head(row)
-        if isinstance(head, SendResult):
-            return row.size
-        if len(self._memo) >= _MEMO_MAX:
-            self._memo.clear()
-        # The row is sent next, and building the topic is the most expensive part of it.
-        self._memo[row.offset] = head
-        topic, properties = head
-        return publish_bytes(len(topic), len(row.message.body), len(properties))
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes that each of `rows` takes on the link, header and topic included."""
+        packets = self._packets = self._packets_of(rows)
+        self._measured = rows
+        return [
+            row.size
+            if isinstance(packet, SendResult)
+            else len(packet[0]) + PACKET_ID_BYTES + len(packet[1])
+            for row, packet in zip(rows, packets, strict=True)
+        ]
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
         """Return what is to be published, in order; `refuse` gets the rows that can never be."""
         limit = self._limit
-        for row in rows:
-            head = self._memo.pop(row.offset, None) or self._head(row)
-            if isinstance(head, SendResult):
-                refuse(row, head)
+        is_measured = rows is self._measured
+        packets = self._packets if is_measured else self._packets_of(rows)
+        self._measured, self._packets = (), []
+        for row, packet in zip(rows, packets, strict=True):
+            if isinstance(packet, SendResult):
+                refuse(row, packet)
                 continue
-            topic, properties = head
-            body = row.message.body
+            start, rest = packet
             if limit is not None:
-                size = publish_bytes(len(topic), len(body), len(properties))
+                size = len(start) + PACKET_ID_BYTES + len(rest)
                 if size > limit:
                     refuse(row, too_large("packet", size, limit))
                     continue
-            yield (row,), topic, properties, body
+            yield (row,), start, rest
 
-    def _head(self, row: Row) -> tuple[bytes, bytes] | SendResult:
-        topic = topic_of(row, self._topics)
-        if isinstance(topic, SendResult):
-            return topic
-        properties = self._write(row)
-        return properties if isinstance(properties, SendResult) else (topic, properties)
+    def _packets_of(self, rows: Sequence[Row]) -> list[_Packet]:
+        write_block = self._writer()
+        packets: list[_Packet] = []
+        for row in rows:
+            topic = topic_of(row, self._topics)
+            block = write_block(row)
+            if isinstance(topic, SendResult):
+                packets.append(topic)
+            elif isinstance(block, SendResult):
+                packets.append(block)
+            else:
+                rest = block + row.message.body
+                packets.append((publish_start(topic, PACKET_ID_BYTES + len(rest)), rest))
+        return packets
 
     def confirmed(self) -> None:
         """Record that the peer takes payloads; has no effect."""
@@ -253,7 +300,9 @@ class BatchedRows:
         self._compress = compress
         self._packet_bytes_max = self._limit = packet_bytes_max
         self._properties = b""
-        self._memo: dict[int, bytes] = {}
+        self._measured: Sequence[Row] = ()
+        self._records: list[bytes] = []
+        """Those of the rows that were measured last: writing them is most of sending the rows."""
         self._record_bytes = self._packet_bytes = 1.0
         self._remembered_bytes = _REMEMBERED_BYTES_FIRST
 
@@ -262,14 +311,12 @@ class BatchedRows:
         self._limit = least(self._packet_bytes_max, packet_bytes_max)
         self._properties = NO_PROPERTIES if level >= LEVEL_5 else b""
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the row's share of a packet, as the last ones were."""
-        record = self._record(row)
-        if len(self._memo) >= _MEMO_MAX:
-            self._memo.clear()
-        # The row is sent next, and writing the record is the most expensive part of it.
-        self._memo[row.offset] = record
-        return max(1, round((len(record) + 1) * self._packet_bytes / self._record_bytes))
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the share of each of `rows` of a packet, as the last ones were."""
+        records = self._records = [self._record(row) for row in rows]
+        self._measured = rows
+        share = self._packet_bytes / self._record_bytes
+        return [max(1, round((len(record) + 1) * share)) for record in records]
 
     def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
         """Return what is to be published, in order; `refuse` gets the rows that can never be."""
@@ -291,13 +338,14 @@ class BatchedRows:
         groups: list[_Group] = []
         open_for: dict[bytes, int] = {}
         last_of: dict[str, int] = {}
-        for row in rows:
+        is_measured = rows is self._measured
+        records = self._records if is_measured else [self._record(row) for row in rows]
+        self._measured, self._records = (), []
+        for row, record in zip(rows, records, strict=True):
             topic = topic_of(row, self._topics)
             if isinstance(topic, SendResult):
-                self._memo.pop(row.offset, None)
                 refuse(row, topic)
                 continue
-            record = self._memo.pop(row.offset, None) or self._record(row)
             sender = row.message.sender
             index = open_for.get(topic)
             # A row may not stand before an earlier one of its sender, which has another topic.
@@ -317,12 +365,14 @@ class BatchedRows:
         self, topic: bytes, rows: Sequence[Row], records: Sequence[bytes], refuse: Refuse
     ) -> Iterator[Payload]:
         body = build_batch(records, compress=self._compress)
-        size = publish_bytes(len(topic), len(body), len(self._properties))
+        rest = self._properties + body
+        start = publish_start(topic, PACKET_ID_BYTES + len(rest))
+        size = len(start) + PACKET_ID_BYTES + len(rest)
         limit = self._limit
         if limit is None or size <= limit:
             plain = sum([len(record) + 1 for record in records])
             self._learn(plain, size)
-            yield rows, topic, self._properties, body
+            yield rows, start, rest
         elif len(rows) == 1:
             refuse(rows[0], too_large("packet", size, limit))
         else:

@@ -19,34 +19,35 @@ UNSTORED: Final = -1
 
 
 class PacketLimits:
-    """The largest packet of each endpoint: topic, properties and body together."""
+    """The largest packet of each endpoint: topic, properties and body together.
 
-    __slots__ = ("_endpoints",)
+    Attributes:
+        endpoints: Those whose peers have a limit.
+    """
+
+    __slots__ = ("endpoints",)
 
     def __init__(self) -> None:
-        self._endpoints: dict[EndpointId, Endpoint] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._endpoints)
+        self.endpoints: dict[EndpointId, Endpoint] = {}
 
     def watch(self, endpoint: Endpoint) -> None:
         """Measure what goes to an endpoint from now on, if its peer has a limit."""
         if endpoint.row_bytes_max is not None:
-            self._endpoints[endpoint.id] = endpoint
+            self.endpoints[endpoint.id] = endpoint
 
     def unwatch(self, endpoint_id: EndpointId) -> None:
         """Stop measuring for an endpoint."""
-        self._endpoints.pop(endpoint_id, None)
+        self.endpoints.pop(endpoint_id, None)
 
     def fault(self, message: Message, endpoint_id: EndpointId) -> str | None:
         """Return why the peer of an endpoint could never take a message, None = it may."""
-        endpoint = self._endpoints.get(endpoint_id)
+        endpoint = self.endpoints.get(endpoint_id)
         if endpoint is None or endpoint.row_bytes_max is None:
             return None
         row = Row(UNSTORED, message, 0, NEVER_MS, (), len(message.body))
         limit = endpoint.row_bytes_max
         try:
-            size = endpoint.wire_bytes(row)
+            (size,) = endpoint.wire_bytes((row,))
         except UnicodeError:
             return None  # the store refuses it
         if size <= limit:

@@ -121,9 +121,9 @@ class ScheduledEndpoint:
         """Return the largest packet that the peer takes, None = not known."""
         return self._inner.row_bytes_max
 
-    def wire_bytes(self, row: Row) -> int:
-        """Return the bytes that `row` takes on the link, for windows and limits."""
-        return self._inner.wire_bytes(row)
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
+        """Return the bytes that each of `rows` takes on the link, for windows and limits."""
+        return self._inner.wire_bytes(rows)
 
     def unsent_bytes(self) -> int:
         """Return the bytes that have not left this machine: ours plus the kernel's."""

@@ -60,7 +60,8 @@ _PUBCOMP_HEAD: Final = PUBCOMP << 8 | 2
 pack_answer: Final = struct.Struct(">HH").pack
 """Writes a short answer from its head and a packet id; without a call for the message path."""
 
-_SHORT: Final = struct.Struct(">H").pack
+PACKET_ID_BYTES: Final = 2
+pack_packet_id: Final = struct.Struct(">H").pack
 _PUBLISH_START_1: Final = struct.Struct(">BBH").pack
 _PUBLISH_START_2: Final = struct.Struct(">BBBH").pack
 """Write the bytes of a PUBLISH before its topic: with one and two bytes of remaining length."""
@@ -294,12 +295,25 @@ def publish(
     """
     assert (packet_id > 0) == (qos > 0)
     head = PUBLISH | dup << 3 | qos << 1 | retain
-    remaining = (4 if qos else 2) + len(topic) + len(properties) + len(body)
+    number = pack_packet_id(packet_id) if qos else b""
+    start = publish_start(topic, len(number) + len(properties) + len(body), head)
+    return b"".join((start, number, properties, body))
+
+
+def publish_start(topic: bytes, more_bytes: int, head: int = PUBLISH | 1 << 1) -> bytes:
+    """Return the bytes of a PUBLISH up to its topic; packet id, properties and body follow.
+
+    Args:
+        topic: Topic name, at most `STRING_BYTES_MAX` bytes.
+        more_bytes: Length of what follows.
+        head: First byte, flags included.
+    """
+    topic_bytes = len(topic)
+    remaining = 2 + topic_bytes + more_bytes
     # Without a call for the lengths that nearly all messages have.
     if remaining < 0x80:  # noqa: PLR2004 - one byte carries seven bits
-        start = _PUBLISH_START_1(head, remaining, len(topic))
-    elif remaining < 0x4000:  # noqa: PLR2004 - two bytes carry fourteen
-        start = _PUBLISH_START_2(head, remaining & 0x7F | 0x80, remaining >> 7, len(topic))
-    else:
-        start = bytes((head,)) + variable(remaining) + _SHORT(len(topic))
-    return b"".join((start, topic, _SHORT(packet_id) if qos else b"", properties, body))
+        return _PUBLISH_START_1(head, remaining, topic_bytes) + topic
+    if remaining < 0x4000:  # noqa: PLR2004 - two bytes carry fourteen
+        low = remaining & 0x7F | 0x80
+        return _PUBLISH_START_2(head, low, remaining >> 7, topic_bytes) + topic
+    return bytes((head,)) + variable(remaining) + pack_packet_id(topic_bytes) + topic

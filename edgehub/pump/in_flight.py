@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edgehub.message import Row, SendResult
     from edgehub.pump.delivery_rate import Flight
@@ -32,6 +32,7 @@ class InFlight:
         refusals: Settles what failed.
         poison: Counts what was sent and delivered.
         dependencies: Notified of creations that were delivered.
+        wake: Called when there are results.
 
     Attributes:
         row_bytes_per_wire_byte: Recent ratio of queue bytes to bytes on the link; at least 1.
@@ -47,7 +48,9 @@ class InFlight:
         refusals: Refusals,
         poison: Poison,
         dependencies: Dependencies,
+        wake: Callable[[], None],
     ) -> None:
+        self._wake = wake
         self._dependencies = dependencies
         self._pumped_queues = pumped_queues
         self._window = window
@@ -55,7 +58,8 @@ class InFlight:
         self._holds = refusals.holds
         self._poison = poison
         self._rows: dict[int, Sent] = {}
-        self._results: list[tuple[Row, SendResult]] = []
+        self._delivered: list[Row] = []
+        self._failed: list[tuple[Row, SendResult]] = []
         self._is_measured = False
         self.row_bytes_per_wire_byte = 1.0
         self.sent_total = 0
@@ -69,7 +73,7 @@ class InFlight:
     @property
     def has_results(self) -> bool:
         """Whether results wait for `take`."""
-        return bool(self._results)
+        return bool(self._delivered or self._failed)
 
     def add(
         self, pumped: PumpedQueue, rows: Sequence[Row], sizes: Sequence[int], now: float
@@ -92,7 +96,12 @@ class InFlight:
 
     def settle(self, row: Row, result: SendResult) -> None:
         """Record a result; it counts when `take` is called."""
-        self._results.append((row, result))
+        if not (self._delivered or self._failed):
+            self._wake()
+        if result.kind is None:
+            self._delivered.append(row)
+        else:
+            self._failed.append((row, result))
 
     def take(self, now: float, now_ms: int) -> bool:
         """Apply the results; return whether some row failed.
@@ -101,12 +110,12 @@ class InFlight:
             now: Monotonic seconds.
             now_ms: Hub time.
         """
-        results, self._results = self._results, []
-        failed = [item for item in results if item[1].kind is not None]
+        delivered, self._delivered = self._delivered, []
+        failed, self._failed = self._failed, []
         if failed:
             self._take_failed(failed, now, now_ms)
-        if len(failed) < len(results):
-            self._take_delivered(results, now, now_ms)
+        if delivered:
+            self._take_delivered(delivered, now, now_ms)
         self._pumped_queues.flush()
         return bool(failed)
 
@@ -131,17 +140,14 @@ class InFlight:
                 settled.append((sent, result))
         self._refusals.take(settled, self._rows, now=now, now_ms=now_ms)
 
-    def _take_delivered(
-        self, results: list[tuple[Row, SendResult]], now: float, now_ms: int
-    ) -> None:
+    def _take_delivered(self, rows: list[Row], now: float, now_ms: int) -> None:
         pop = self._rows.pop
         again = self._refusals.follow_again
         any_held = self._holds.count > 0
-        count = size = 0
+        count = size = took_ms = 0
         latest: Flight | None = None
-        for row, result in results:
-            if result.kind is not None:
-                continue
+        before: Flight | None = None
+        for row in rows:
             sent = pop(row.offset, None)
             if sent is None:
                 continue
@@ -149,26 +155,29 @@ class InFlight:
             count += 1
             size += row_size
             flight.confirmed_bytes += row_size
-            if latest is None or flight.number > latest.number:
-                latest = flight
+            if flight is not before:
+                before = flight
+                took_ms = int((now - flight.sent_at) * 1000)
+                if latest is None or flight.number > latest.number:
+                    latest = flight
             if any_held:
                 self._holds.end_trial(row.offset)
             if again and row.offset in again:
                 again.discard(row.offset)
                 pumped.put_back(row, now_ms, attempted=False)
                 continue
-            row.took_ms = int((now - flight.sent_at) * 1000)
+            row.took_ms = took_ms
             pumped.confirmed.append(row)
-            pumped.latency.add(now_ms - row.enqueued_ms)
         if latest is None:
             return
         self._window.delivered(now, count, size, latest)
-        self._poison.delivered(results, count, now_ms)
+        self._poison.delivered(rows, count, now_ms)
         self._refusals.reset()
         self.sent_bytes_total += size
         for pumped in self._pumped_queues.all():
             if pumped.confirmed:
                 self.sent_total += len(pumped.confirmed)
+                pumped.latency.add([now_ms - row.enqueued_ms for row in pumped.confirmed])
                 pumped.throttle.reset()
         self._notify_dependencies()
 

@@ -296,15 +296,14 @@ class Poison:
         if self.narrow_rows:
             self._narrow(max(0, self.narrow_rows - rows))
 
-    def delivered(self, results: Sequence[tuple[Row, SendResult]], count: int, now_ms: int) -> None:
-        """Record the confirmed rows: the `count` of `results` without a failure."""
+    def delivered(self, rows: Sequence[Row], count: int, now_ms: int) -> None:
+        """Record confirmed rows, of which `count` were in flight."""
         self.settled(count)
         if not self.suspects and not self._senders:
             return
-        confirmed = [row for row, result in results if result.kind is None]
-        for offset in self.suspects.intersection([row.offset for row in confirmed]):
+        for offset in self.suspects.intersection([row.offset for row in rows]):
             self.forget(offset)
-        self._senders.confirmed({row.message.sender for row in confirmed})
+        self._senders.confirmed({row.message.sender for row in rows})
         # This connection has confirmed another row, and these suspects were not on it.
         self._clear(self.suspects - self._sent)
         self.give_back(now_ms)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from edgehub.clock import Clock
     from edgehub.endpoints.endpoint import Endpoint
-    from edgehub.message import DeliveryRules, Priority, QueueId, Row, SendResult
+    from edgehub.message import DeliveryRules, Priority, QueueId, Row
     from edgehub.pump.dependency_tracker import DependencyTracker
     from edgehub.pump.poison import CloseCounts, Suspicion
     from edgehub.pump.pumped_queue import PumpedQueue
@@ -105,7 +105,12 @@ class Pump:
         )
         self._admission = Admission(self._holds, rules, poison, dependencies)
         self._in_flight = InFlight(
-            self._pumped_queues, self._window, self._refusals, poison, dependencies
+            self._pumped_queues,
+            self._window,
+            self._refusals,
+            poison,
+            dependencies,
+            self._wake.now,
         )
         self._stall_detector = StallDetector()
         self._wait_observer = WaitObserver(listener, endpoint.id)
@@ -337,15 +342,10 @@ class Pump:
             pumped, rows, now=now, now_ms=self._now_ms(), idle=not self._in_flight
         )
         if batch:
-            wire_bytes = self.endpoint.wire_bytes
-            self._in_flight.add(pumped, batch, [wire_bytes(row) for row in batch], now)
+            self._in_flight.add(pumped, batch, self.endpoint.wire_bytes(batch), now)
             self._pumped_queues.sent(pumped, now)
-            self.endpoint.send_batch(batch, self._settle)
+            self.endpoint.send_batch(batch, self._in_flight.settle)
         pumped.flush()
-
-    def _settle(self, row: Row, result: SendResult) -> None:
-        self._in_flight.settle(row, result)
-        self._wake.now()
 
     def _take_results(self) -> None:
         if not self._in_flight.has_results:

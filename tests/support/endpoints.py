@@ -42,9 +42,9 @@ class StalledEndpoint:
         """See `Endpoint`."""
         return "up" if self.link_is_up else "down"
 
-    def wire_bytes(self, row: Row) -> int:
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
         """See `Endpoint`."""
-        return row.size
+        return [row.size for row in rows]
 
     def unsent_bytes(self) -> int:
         """See `Endpoint`."""

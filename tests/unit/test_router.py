@@ -47,9 +47,9 @@ class _Peer:
         self.id = endpoint_id
         self.row_bytes_max = row_bytes_max
 
-    def wire_bytes(self, row) -> int:
-        """Return the size of a packet with a topic of 80 bytes."""
-        return len(row.message.body) + 80
+    def wire_bytes(self, rows) -> list[int]:
+        """Return the sizes of packets with a topic of 80 bytes."""
+        return [len(row.message.body) + 80 for row in rows]
 
 
 def _message(size: int = 1) -> Message:
@@ -96,7 +96,7 @@ def test_a_peer_without_a_limit_takes_all() -> None:
     """What is not known is not refused, and an endpoint that has gone is not asked."""
     store, limits = _Store(), PacketLimits()
     limits.watch(_Peer("upstream", None))
-    assert not limits
+    assert not limits.endpoints
     limits.watch(_Peer("upstream", 100))
     limits.unwatch("upstream")
     router = Router(_table(DEFAULT_MANIFEST), store, limits)

@@ -54,8 +54,7 @@ class Parts:
     def send(self, *offsets: int, device: str = "dev-1") -> None:
         """Hand rows over in one batch."""
         rows = [a_row(offset, device=device) for offset in offsets]
-        for row in rows:
-            self.endpoint.wire_bytes(row)
+        self.endpoint.wire_bytes(rows)
         self.endpoint.send_batch(rows, self.listener.settle)
 
     async def settled(self, count: int) -> dict[int, SendResult]:

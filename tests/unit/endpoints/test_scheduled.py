@@ -178,7 +178,7 @@ async def test_a_window_is_shown_where_the_clock_is_trusted(closed: Bench) -> No
 
 async def test_every_part_of_the_contract_reaches_the_inner_endpoint(closed: Bench) -> None:
     """Sizes, hints and the end are its own matter."""
-    assert closed.endpoint.wire_bytes(a_row(1)) == closed.inner.wire_bytes(a_row(1))
+    assert closed.endpoint.wire_bytes([a_row(1)]) == closed.inner.wire_bytes([a_row(1)])
     assert closed.endpoint.unsent_bytes() == 0
     assert closed.endpoint.row_bytes_max is None
     closed.endpoint.retry_now()

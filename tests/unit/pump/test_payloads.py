@@ -15,7 +15,7 @@ from tests.support.simulated_link import HEAD_OF_LINE_S
 from tests.support.simulated_link import SimulatedLink as Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from edgehub.message import Row
     from tests.unit.pump.conftest import Bench
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class PackingEndpoint(FlakyEndpoint):
     """Delivers at once; a row takes a fifth of its bytes on the link."""
 
-    def wire_bytes(self, row: Row) -> int:
+    def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
         """See `Endpoint`."""
-        return row.size // 5
+        return [row.size // 5 for row in rows]
 
 
 async def test_rows_linger_after_a_batch_that_emptied_their_queue(
