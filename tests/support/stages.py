@@ -2,10 +2,10 @@
 
 Quick tests come first, the daemon's crashes last, in random order inside a stage. Where processes
 share the work, a file stays in one of them, and so does the report, which starts Spark once in a
-process. The tests with daemons, and those marked `waits`, wait most of the time: they have a third
-process, beside the two that keep both cores busy. What takes both cores, or measures time, is
-marked `alone`, and comes last. Temporary files are in memory, where thousands of syncs take no
-time; in full size they are on the disk.
+process, before all others. The tests with daemons, and those marked `waits`, wait most of the time:
+they have a third process, beside the two that keep both cores busy. What takes both cores, or
+measures time, is marked `alone`, and comes last. Temporary files are in memory, where thousands of
+syncs take no time; in full size they are on the disk.
 
 No test can hold up the run. One past its time-out is told so again and again until it ends, and in
 the end its process is ended; what ends a process fails, is not run again, and another process does
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_timeout import Settings
     from xdist.workermanage import WorkerController
 
-STAGES: Final = ("unit", "cases", "spark", "integration", "e2e", "deploy", "crash")
+STAGES: Final = ("unit", "cases", "integration", "spark", "e2e", "deploy", "crash")
 CORES: Final = 2
 AHEAD: Final = 2
 """A process runs a test when it knows which is next."""
@@ -149,6 +149,9 @@ class Files:
             for number, test in enumerate(self._tests):
                 name = test.partition("::")[0]
                 files.setdefault(REPORT if REPORT in name.split("/") else name, []).append(number)
+            # It takes longest of all, so others end beside it.
+            if REPORT in files:
+                self._busy.append(files.pop(REPORT))
             for name, tests in files.items():
                 self._of_kind(name).append(tests)
         for node in self.nodes:
@@ -167,8 +170,6 @@ class Files:
         return self._tests[tests[0]] if tests else None
 
     def _of_kind(self, name: str) -> list[list[int]]:
-        if name == REPORT:
-            return self._busy
         text = (self._root / name).read_text("utf-8")
         if ALONE in text:
             return self._alone

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Loop = Callable[[], asyncio.AbstractEventLoop]
 
-pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", LOOPS)]
+pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", LOOPS), pytest.mark.waits]
 
 
 def run(loop: Loop, work: Awaitable[Any]) -> None:

@@ -57,6 +57,8 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
     """The rest is run to its end, by another process where one has ended, even the last."""
     files = {
         "unit/test_hung.py": HUNG,
+        "spark/test_job.py": WAITING,
+        "spark/test_page.py": WAITING,
         "unit/test_alone.py": ALONE,
         "unit/test_quick.py": QUICK,
         "integration/test_waiting.py": WAITING,
@@ -85,6 +87,8 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
         "unit/test_hung.py::test_after_them": "PASSED",
         "unit/test_quick.py::test_one": "PASSED",
         "unit/test_quick.py::test_two": "PASSED",
+        "spark/test_job.py::test_a_while": "PASSED",
+        "spark/test_page.py::test_a_while": "PASSED",
         "unit/test_alone.py::test_time": "PASSED",
         "integration/test_waiting.py::test_a_while": "PASSED",
         "crash/test_ended.py::test_before_it": "PASSED",
@@ -92,6 +96,7 @@ def test_what_hangs_or_ends_its_process_fails_alone(tmp_path: Path) -> None:
     }, done.stdout
     places = {(test.partition("::")[0], process) for test, (_, process) in found.items()}
     assert len(places) == len(files)
+    assert len({process for file, process in places if file.startswith("spark/")}) == 1
     waiter = found["integration/test_waiting.py::test_a_while"][1]
     assert [file for file, process in places if process == waiter] == [
         "integration/test_waiting.py"
