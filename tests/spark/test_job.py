@@ -164,7 +164,7 @@ def test_a_rerun_replaces_its_own_date_only(rerun: Runs, capsys: pytest.CaptureF
 
 
 def test_prepared_lines_lead_to_the_same_report(rerun: Runs, capsys: pytest.CaptureFixture[str]):
-    """Also of faulty lines and copies; with other segments they are not used."""
+    """Also of faulty lines and copies, after a run that was killed; not with other segments."""
     runs = rerun
     same = "--exclude-hub=broken"
     assert runs.run("--prepare", same) == 0
@@ -173,9 +173,17 @@ def test_prepared_lines_lead_to_the_same_report(rerun: Runs, capsys: pytest.Capt
     assert printed.startswith(f"report date={DATE} outcome=prepared lines={lines} seconds=")
     before, tables = runs.results().metrics, read_tables(runs.results())
     assert not before["prepared"]
+    # As it leaves a date.
+    runs.results().page.with_name("metrics.json").unlink()
+    shutil.rmtree(runs.results().folder("expiry"))
+    left = [runs.results().folder(name) / "_temporary" for name in ("expiry", "unserved")]
+    for folder in left:
+        folder.mkdir(parents=True)
     assert runs.run(same) == 0
+    assert not any(folder.exists() for folder in left)
     after = runs.results().metrics
     assert after["prepared"]
+    assert after["tables"]["expiry"] == len(runs.results().table("expiry")) == 1
     assert read_tables(runs.results()) == tables
     varying = ("prepared", "phases", "seconds")
     assert without(after, varying) == without(before, varying)
@@ -235,14 +243,6 @@ def test_a_run_that_was_cut_off_leaves_no_metrics(rerun: Runs, capsys: pytest.Ca
     assert runs.run() == 1
     assert "expiry" in capsys.readouterr().err
     assert not runs.results().page.with_name("metrics.json").exists()
-    (runs.output / "expiry").unlink()
-    left = [runs.output / name / f"date={DATE}" / "_temporary" for name in ("expiry", "unserved")]
-    for folder in left:
-        # As a run that was killed leaves it.
-        folder.mkdir(parents=True, exist_ok=True)
-    assert runs.run() == 0
-    assert not any(folder.exists() for folder in left)
-    assert runs.results().metrics["tables"]["expiry"] == len(runs.results().table("expiry")) == 1
 
 
 def test_signs_in_paths_are_no_pattern(rerun: Runs):
