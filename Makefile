@@ -44,7 +44,7 @@ analytics: | $(BIN)/python ## Make dist/analytics.zip for spark-submit --py-file
 	@$(BIN)/python -m zipfile -c dist/analytics.zip analytics
 
 test: $(DEVELOPMENT) $(AZURE) debian java ## Run all tests but the long ones; ARGS="-k word" picks some
-	$(PYTEST) -m "not soak" --session-timeout 1500 $(STAGES) $(ARGS)
+	$(PYTEST) -m "not soak" --session-timeout 1200 $(STAGES) $(ARGS)
 
 # Else all processes of the tests compile them at the same time.
 compile: $(DEVELOPMENT)
