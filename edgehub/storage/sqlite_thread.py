@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiosqlite
+from typing_extensions import override
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+
+
+class JobResult(asyncio.Future[T]):
+    """The result of a job.
+
+    A job goes on when its waiter is cancelled. Invariant: the waiter goes on one turn of the loop
+    after the end of the job, whether it was cancelled or not, so waiters go on in the order of the
+    jobs.
+    """
+
+    @override
+    def cancel(self, msg: Any = None) -> bool:
+        """Do nothing; the waiter gets its cancellation in place of the result."""
+        return False
 
 
 class SqliteThread:
@@ -42,9 +57,9 @@ class SqliteThread:
     def submit(self, job: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run `job` on the thread after those submitted before.
 
-        The future fails with whatever the job raised. The job goes on when its waiter is cancelled.
+        The future fails with whatever the job raised.
         """
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T] = JobResult(loop=asyncio.get_running_loop())
         connection = self._connection
         # aiosqlite's own calls take a hop per statement, and a task; either slows commits down
         # (ADR 0023). Private, hence the pinned version and this single place.

@@ -157,11 +157,8 @@ class StateFile:
         await self._thread.close()
 
     async def _job(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        future = self._thread.submit(job)
-        # A job that has started ends, also where its waiter was cancelled.
-        await asyncio.wait((future,))
         try:
-            return future.result()
+            return await self._thread.submit(job)
         except (sqlite3.Error, OverflowError) as exc:
             raise StateError(f"{self.path}: {exc}") from exc
 

@@ -197,17 +197,15 @@ class Database:
         """Run `job` on the thread after those submitted before.
 
         The future fails with `StoreBusyError`, `StoreCorruptError`, `StoreValueError` or whatever
-        else the job raised. It goes on when its waiter is cancelled.
+        else the job raised; see `JobResult`.
         """
         return self._thread.submit(partial(self._call, job))
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """Run `job` on the thread and return its result; see `submit`."""
-        future = self.submit(job)
-        # Not awaited directly: the result takes as many iterations of the loop as that of a commit,
-        # so memory is at least as new as what was read.
-        await asyncio.wait((future,))
-        return future.result()
+        # The result takes as many turns of the loop as that of a commit, so memory is as new as
+        # what was read.
+        return await self.submit(job)
 
     def submit_transaction(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run `work` as one transaction of the file; see `submit`.
@@ -275,13 +273,13 @@ async def settled(future: asyncio.Future[T]) -> bool:
         True when the waiting task was cancelled; the caller raises `CancelledError` once it has
         handled the result.
     """
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError:
-            cancelled = True
-    return cancelled
+    try:
+        await future
+    except asyncio.CancelledError:
+        return True
+    except Exception:  # noqa: BLE001 - the caller's, with the result
+        return False
+    return False
 
 
 def open_hint(path: Path, error: Exception) -> str:
