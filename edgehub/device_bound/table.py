@@ -55,11 +55,11 @@ class DeviceMessageTable:
     def update(self, message: DeviceMessage) -> None:
         """Store how often a message was delivered, and whether it is a dead letter."""
         values = (message.number, message.deliveries, message.dead)
-        self._changes.add(_later(message), (_UPDATE, values))
+        self._changes.add(_later(message), (_UPDATE, values), later=True)
 
     def remove(self, message: DeviceMessage) -> asyncio.Future[None]:
-        """Remove a message; done once that is durable."""
-        return self._changes.add(_later(message), (_REMOVE, (message.number,)))
+        """Remove a message within 50 ms, as rows that are sent; done once that is durable."""
+        return self._changes.add(_later(message), (_REMOVE, (message.number,)), later=True)
 
 
 def _later(message: DeviceMessage) -> int:

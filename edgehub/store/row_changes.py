@@ -43,7 +43,12 @@ class RowChanges:
         self._written: asyncio.Future[None] | None = None
 
     def add(
-        self, key: Hashable, statement: Statement, settle: Settle | None = None
+        self,
+        key: Hashable,
+        statement: Statement,
+        settle: Settle | None = None,
+        *,
+        later: bool = False,
     ) -> asyncio.Future[None]:
         """Write or delete a row with what was handed in last; done once that is durable.
 
@@ -51,6 +56,7 @@ class RowChanges:
             key: Of the row; the statement replaces an earlier one of that key.
             statement: SQL and its values; it may run again when its transaction is repeated.
             settle: Called with 0 and why it is refused, None = it is on disk.
+            later: Nothing waits for it; see `Writer.transact`.
         """
         writer, written = self._writer, self._written
         if written is None or written.done() or writer.group is not self._transaction:
@@ -58,8 +64,12 @@ class RowChanges:
                 self._statements = {}
                 self._waiters = []
                 write = partial(execute_all, self._statements)
-                written = self._written = writer.transact(write, commit_now=self._commit_now)
+                written = self._written = writer.transact(
+                    write, commit_now=self._commit_now, later=later
+                )
                 written.add_done_callback(partial(_settle, self._event, self._waiters))
+        elif self._commit_now and not later:
+            writer.commit_now()
         self._statements[key] = statement
         if settle is not None:
             self._waiters.append(settle)

@@ -143,6 +143,7 @@ class Writer:
         operation: Callable[[sqlite3.Connection], Any],
         *,
         commit_now: bool = True,
+        later: bool = False,
         frees: bool = False,
     ) -> asyncio.Future[Any]:
         """Run `operation` in the transaction of the messages appended so far.
@@ -153,6 +154,7 @@ class Writer:
         Args:
             operation: Runs on the connection's thread.
             commit_now: The transaction does not wait for more rows.
+            later: Nothing waits for it: it is committed with what else is, or within 50 ms.
             frees: It only deletes: it runs before the others, and while commits fail it is tried
                 without what needs space, so it must not depend on that.
         """
@@ -162,11 +164,18 @@ class Writer:
             return future
         operations = self.group.freeing if frees else self.group.operations
         operations.append((operation, future))
-        if commit_now:
-            self.group.commit_now = self.due.is_now = True
-        if commit_now or self.wake_at == 1:
+        if later:
+            self.due.within(self._results_delay_s)
+        elif commit_now:
+            self.commit_now()
+        elif self.wake_at == 1:
             self.idle.cut()
         return future
+
+    def commit_now(self) -> None:
+        """Commit the open group without waiting for more rows."""
+        self.group.commit_now = self.due.is_now = True
+        self.idle.cut()
 
     def between(self, prepare: PrepareJob) -> asyncio.Future[bool]:
         """Run a transaction of its own between two groups; see `PrepareJob`.

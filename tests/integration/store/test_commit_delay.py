@@ -12,6 +12,8 @@ import pytest
 
 from edgehub.message import FailureKind, Refusal
 from edgehub.store import StoreOptions
+from edgehub.store.row_changes import RowChanges
+from edgehub.store.writer import RESULTS_DELAY_S
 from tests.support.stores import (
     LAB,
     P0,
@@ -83,6 +85,28 @@ async def test_a_group_has_1024_rows_at_most(tmp_path: Path) -> None:
         assert len(hub.settled) == 1 + 1024
         await hub.until_settled(2 + 3 * 1024)
         assert hub.store.statistics().commits_total == before + 4
+
+
+async def test_changes_that_nothing_waits_for_are_committed_with_others_or_within_50_ms(
+    tmp_path: Path,
+) -> None:
+    """Alone they wait for their time; one that something waits for takes them along at once."""
+    async with running(tmp_path / "q.db") as hub:
+        await hub.stored(1)
+        before = hub.store.statistics().commits_total
+        changes = RowChanges(hub.store.writer, "test.change_not_stored")
+        statement = ("SELECT ?", (7,))
+        alone = changes.add("a", statement, later=True)
+        for _ in range(20):
+            await hub.store.database.run(lambda _: None)
+        assert not alone.done()
+        await hub.clock.advance(RESULTS_DELAY_S)
+        await alone
+        assert hub.store.statistics().commits_total == before + 1
+        along = changes.add("a", statement, later=True)
+        await changes.add("b", statement)
+        assert along.done()
+        assert hub.store.statistics().commits_total == before + 2
 
 
 async def test_events_of_rows_that_were_never_written_share_a_commit(tmp_path: Path) -> None:
