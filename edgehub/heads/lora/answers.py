@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
     Settle = Callable[[SendResult], None]
 
-RESERVED: Final = 16
-"""Downlink counters that are written down at once."""
+RESERVED: Final = 256
+"""Downlink counters that are written down at once: a message that comes meanwhile waits, and a
+restart skips those left, of the 16 384 that a device of LoRaWAN 1.0.3 may miss."""
 RESERVED_AHEAD: Final = 4
 """Further ones are written down when so few are left, so that hardly an answer waits for it."""
 KEPT_MAX: Final = 20_000

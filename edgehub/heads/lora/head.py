@@ -170,6 +170,7 @@ class LoraHead:
             finally:
                 # Before the group waits for its tasks: no connection may ask it for a new one.
                 self._context.draining = True
+                self.server.stop()
                 self._port.close()
                 self._close_connections()
 

@@ -64,6 +64,8 @@ FRAMES_MAX: Final = 1_000
 FIRST_STATION: Final = "first"
 """In place of the name of the station whose copy of a transmission came first."""
 
+_NOT_RUNNING: Final = SendResult(FailureKind.UNREACHABLE, "no station can be connected now")
+
 
 class _Taken(NamedTuple):
     """A data frame that this hub answers once its message is durable."""
@@ -121,6 +123,7 @@ class NetworkServer:
         self._clock = clock
         self._log = log
         self._tasks: asyncio.TaskGroup | None = None
+        self._is_running = False
         self._transmissions = Transmissions(clock)
         self._idle = asyncio.Event()
         self.downlinks = Downlinks(region, stations, clock)
@@ -151,7 +154,11 @@ class NetworkServer:
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Take the group in which frames are processed."""
-        self._tasks = tasks
+        self._tasks, self._is_running = tasks, True
+
+    def stop(self) -> None:
+        """Send no more messages to devices; they wait."""
+        self._is_running = False
 
     def always_listens(self, device_id: str) -> None:
         """Send messages to a device of class C as they come."""
@@ -311,6 +318,9 @@ class NetworkServer:
         written: Callable[[], None],
     ) -> None:
         del bag, dup  # MQTT's
+        if not self._is_running:
+            settle(_NOT_RUNNING)
+            return
         waiting = WaitingMessage(message=message, settle=settle, written=written)
 
         async def send() -> None:

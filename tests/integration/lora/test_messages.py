@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgehub.heads.lora.answers import RESERVED, RESERVED_AHEAD
+from edgehub.heads.lora import answers
+from edgehub.heads.lora.answers import RESERVED_AHEAD
 from edgehub.lab.radio.device import ReceivedDownlink
 from tests.support.lora import (
     STATIONS,
@@ -129,24 +130,28 @@ async def test_a_device_of_class_c_gets_a_message_at_once(tmp_path: Path) -> Non
             await hub.until(lambda: ended(hub) == {"Success": 1})
 
 
-async def test_counters_are_written_down_before_a_message_needs_them(tmp_path: Path) -> None:
+async def test_counters_are_written_down_before_a_message_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A message to a device that always listens waits for no second commit."""
+    reserved = 16
+    monkeypatch.setattr(answers, "RESERVED", reserved)
     async with lora_hub(tmp_path) as hub, a_station(hub) as station:
         device = await personalised(hub, DEV_EUI, device_class="C")
         await station.hear(device.uplink(b"hello", confirmed=True))
         await received(station, device)
         used = device.f_cnt_down
-        for number in range(RESERVED - RESERVED_AHEAD - 1):
+        for number in range(reserved - RESERVED_AHEAD - 1):
             await send(hub, str(number))
             await received(station, device)
-        assert device.f_cnt_down == used + RESERVED - RESERVED_AHEAD - 1
+        assert device.f_cnt_down == used + reserved - RESERVED_AHEAD - 1
         shown: dict[str, int] = {}
         for _ in range(100):
             shown = await hub.call("lora device show", dev_eui=NAME)
-            if shown["f_cnt_down"] > RESERVED:
+            if shown["f_cnt_down"] > reserved:
                 break
-        assert shown["f_cnt_down"] == 2 * RESERVED
-        for number in range(RESERVED):
+        assert shown["f_cnt_down"] == 2 * reserved
+        for number in range(reserved):
             await send(hub, str(number))
             await received(station, device)
 
