@@ -70,6 +70,10 @@ class Usage:
     @property
     def is_full(self) -> bool:
         """Return whether nothing is left for them."""
+        bound = self._bound
+        if (bound.identified.used + bound.anonymous.used) * 2 < bound.limit:
+            # Nearly always, and for each read of a client.
+            return False
         return self.used >= self.limit
 
     def has_room(self, more: int = 1) -> bool:

@@ -111,7 +111,7 @@ class Decoder:
         self._blocks = {} if blocks is None else blocks
         self._publish_bytes_max = publish_bytes_max
         self._pending = bytearray()
-        # Length of `_pending` before which it need not be looked at again.
+        # Length of `_pending` before which it need not be looked at again, 0 = it is empty.
         self._need = 0
         self._oversized: Publish | None = None
         self._skip = 0
@@ -127,25 +127,23 @@ class Decoder:
         if self._failed is not None:
             raise self._failed
         try:
-            self._feed(data, packets)
+            if self._skip:
+                data = self._discard(data, packets)
+            if self._need:
+                self._pending += data
+                if len(self._pending) < self._need:
+                    return
+                data = bytes(self._pending)
+                self._pending.clear()
+                self._need = 0
+            if self.level == LEVEL_5:
+                self._split5(data, packets)
+            else:
+                self._split(data, packets)
         except ProtocolError as error:
             self._failed = error
             self._pending.clear()
             raise
-
-    def _feed(self, data: bytes, packets: list[Packet]) -> None:
-        if self._skip:
-            data = self._discard(data, packets)
-        if self._pending:
-            self._pending += data
-            if len(self._pending) < self._need:
-                return
-            data = bytes(self._pending)
-            self._pending.clear()
-        if self.level == LEVEL_5:
-            self._split5(data, packets)
-        else:
-            self._split(data, packets)
 
     def _split(self, data: bytes, packets: list[Packet]) -> None:  # noqa: C901 - see below
         # One loop with locals and without calls for a PUBLISH: it runs once per message, and a call

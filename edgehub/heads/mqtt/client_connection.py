@@ -27,7 +27,7 @@ class ClientConnection(Protocol):
 
     @property
     def heard_s(self) -> float:
-        """Monotonic time of the last received bytes; 0 before the sign-in."""
+        """Monotonic time of the last received bytes of a signed-in client."""
 
     @property
     def pauses(self) -> int:

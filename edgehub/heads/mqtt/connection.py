@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from edgehub.heads.mqtt.context import ListenerContext
     from edgehub.heads.mqtt.deliveries import ClientDelivery
     from edgehub.heads.mqtt.ingress import Ingress
-    from edgehub.heads.mqtt.keep_alive import KeepAlive
     from edgehub.heads.mqtt.responses import Responses
     from edgehub.heads.mqtt.sign_in import SignedInClient
     from edgehub.message import Refusal
@@ -82,6 +81,7 @@ class MqttConnection(asyncio.Protocol):
 
     Attributes:
         connected: The parts that it has once its client is signed in, None before that.
+        heard_s: Monotonic time of the last received bytes of a signed-in client.
     """
 
     __slots__ = (
@@ -92,8 +92,8 @@ class MqttConnection(asyncio.Protocol):
         "_flush_due",
         "_ingress",
         "_is_lost",
-        "_keep_alive",
         "_limit_timer",
+        "_monotonic",
         "_responses",
         "_stalled",
         "_state",
@@ -102,10 +102,12 @@ class MqttConnection(asyncio.Protocol):
         "_transport",
         "_turn",
         "connected",
+        "heard_s",
     )
 
     def __init__(self, context: ListenerContext) -> None:
         self._context = context
+        self._monotonic = context.clock.monotonic
         self._transport = ClientTransport(context.clock)
         self._decoder = Decoder(
             publish_bytes_max=publish_length_max(context.settings.message_bytes_max),
@@ -115,8 +117,8 @@ class MqttConnection(asyncio.Protocol):
         self._turn = Turn(context.clock, context.share, self)
         self._state = State.NEW
         self.connected: ConnectedClient | None = None
-        # Two of its parts, for the message path.
-        self._keep_alive: KeepAlive | None = None
+        self.heard_s = 0.0
+        # One of its parts, for the message path.
         self._ingress: Ingress | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_lost = False
@@ -156,18 +158,23 @@ class MqttConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Decode and handle packets; the responses are written together at the end."""
-        if self._keep_alive is not None:
-            self._keep_alive.heard_s = self._context.clock.monotonic()
-        is_open = self._state is State.OPEN
-        if is_open and (len(data) > READ_BYTES_MIN or self._turn.has_rest or self._has_deferred):
+        # As few calls as can be: many clients send one message a read.
+        if self._state is not State.OPEN:
+            self._handle_early(data)
+            return
+        self.heard_s = self._monotonic()
+        if len(data) > READ_BYTES_MIN or self._turn.is_waiting:
             self._turn.add(data)
             if not self._turn.is_waiting:
                 self._handle(*self._decode())
             return
-        if not is_open:
-            self._handle_early(data)
-            return
-        self._handle(*self._decode(data))
+        packets: list[Packet] = []
+        try:
+            self._decoder.feed(data, packets)
+        except ProtocolError as error:
+            self._handle(packets, error)
+        else:
+            self._handle(packets, None)
 
     def pause_writing(self) -> None:
         """Stop reading a client that does not read its responses."""
@@ -198,11 +205,6 @@ class MqttConnection(asyncio.Protocol):
     def subscriptions(self) -> Mapping[str, int]:
         """Options of the client's subscriptions by topic filter."""
         return {} if self.connected is None else self.connected.subscriber.subscriptions
-
-    @property
-    def heard_s(self) -> float:
-        """Monotonic time of the last received bytes; 0 before the sign-in."""
-        return 0.0 if self._keep_alive is None else self._keep_alive.heard_s
 
     @property
     def pauses(self) -> int:
@@ -259,10 +261,11 @@ class MqttConnection(asyncio.Protocol):
         self._flush_due = False
         ingress = self._ingress
         if ingress is not None:
-            if ingress.acks:
-                self._transport.add(b"".join(ingress.acks))
-                self._context.counters.acknowledged_total += len(ingress.acks)
-                ingress.acks.clear()
+            acks = ingress.acks
+            if acks:
+                self._transport.out += acks
+                self._context.counters.acknowledged_total += len(acks)
+                acks.clear()
             if ingress.bytes <= ingress.wake_bytes:
                 ingress.wake_bytes = -1
                 self._turn.wake()
@@ -293,9 +296,8 @@ class MqttConnection(asyncio.Protocol):
     def next_turn(self) -> None:
         """Handle deferred packets and the next slice, and read on if nothing is left."""
         if self._state is State.OPEN:
-            assert self._keep_alive is not None
             # PINGREQs may be among the bytes that wait.
-            self._keep_alive.heard_s = self._context.clock.monotonic()
+            self.heard_s = self._monotonic()
             self._handle_next()
             if self._turn.is_waiting:
                 return
@@ -375,12 +377,12 @@ class MqttConnection(asyncio.Protocol):
             self.close(CloseReason.CONNECT_REFUSED, f"client {client_id}: {refused.reason}")
 
     def _connect(self, connect: Connect, client: SignedInClient) -> None:
+        self.heard_s = self._monotonic()
         connected = connect_client(self, self._context, connect, client, self._responses)
         self._task = None
         if self._timer is not None:
             self._timer.cancel()
         self.connected = connected
-        self._keep_alive = connected.keep_alive
         self._ingress = connected.ingress
         connack = self._responses.accepted(client.id, session_present=connected.session_present)
         if not connack:
@@ -398,14 +400,11 @@ class MqttConnection(asyncio.Protocol):
 
     # Signed in.
 
-    def _decode(self, data: bytes | None = None) -> tuple[list[Packet], ProtocolError | None]:
-        """Decode received bytes, None = the next slice of those that wait for their turn."""
+    def _decode(self) -> tuple[list[Packet], ProtocolError | None]:
+        """Decode the next slice of the bytes that wait for their turn."""
         packets: list[Packet] = []
         try:
-            if data is None:
-                self._turn.decode(self._decoder, packets)
-            else:
-                self._decoder.feed(data, packets)
+            self._turn.decode(self._decoder, packets)
         except ProtocolError as error:
             return packets, error
         return packets, None
@@ -441,23 +440,15 @@ class MqttConnection(asyncio.Protocol):
         if error is not None:
             self.close(*close_reason(error, ingress))
             return
-        self.flush()
+        if ingress.acks or self._transport.out or self._stalled:
+            self.flush()
+            self._context.backlog.check()
         self._flush_due = flush_due
-        self._context.backlog.check()
         if ingress.bytes > SHARE_BYTES_MIN or self._turn.is_over:
             self._end_turn(ingress)
         if ingress.must_pause:
             self._transport.pause(BACKLOG)
             self._resume_if_settled()
-        assert self.connected is not None
-        if self.connected.subscriber.must_pause:
-            self._transport.pause(STORING)
-
-    @property
-    def _has_deferred(self) -> bool:
-        return bool(self._deferred) or (
-            self._ingress is not None and self._ingress.unfinished is not None
-        )
 
     def _handle_next(self) -> None:
         ingress = self._ingress
@@ -495,13 +486,16 @@ class MqttConnection(asyncio.Protocol):
             return
         elif isinstance(packet, Pingreq):
             self.write(PINGRESP)
-        elif isinstance(packet, Subscribe):
-            self._turn.charge(self.heard_s)
-            self.connected.subscriber.subscribe(packet)
         else:
-            assert isinstance(packet, Unsubscribe)
+            subscriber = self.connected.subscriber
             self._turn.charge(self.heard_s)
-            self.connected.subscriber.unsubscribe(packet)
+            if isinstance(packet, Subscribe):
+                subscriber.subscribe(packet)
+            else:
+                assert isinstance(packet, Unsubscribe)
+                subscriber.unsubscribe(packet)
+            if subscriber.must_pause:
+                self._transport.pause(STORING)
 
     def _exchange(self, packet: Acknowledgement) -> None:
         """Handle an acknowledgement of a QoS 2 exchange."""
@@ -533,8 +527,8 @@ class MqttConnection(asyncio.Protocol):
 
     def _resume(self, why: int) -> None:
         # The keep-alive does not count while the client is not read.
-        if self._transport.resume(why) and self._keep_alive is not None:
-            self._keep_alive.heard_s = self._context.clock.monotonic()
+        if self._transport.resume(why):
+            self.heard_s = self._monotonic()
 
     def _resume_if_settled(self) -> None:
         ingress = self._ingress

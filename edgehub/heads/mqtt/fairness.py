@@ -91,7 +91,9 @@ class Turn:
         connection: Its connection.
 
     Attributes:
-        is_waiting: Whether the client waits for its next turn and must not be read.
+        is_over: Whether other clients have a turn first, whatever this one has unsettled.
+        is_waiting: Whether the client waits for its next turn and must not be read; so it does
+            whenever something of it waits.
     """
 
     __slots__ = (
@@ -99,11 +101,11 @@ class Turn:
         "_began_s",
         "_clock",
         "_connection",
-        "_costly",
         "_not_before_s",
         "_rest",
         "_share",
         "_timer",
+        "is_over",
         "is_waiting",
     )
 
@@ -116,18 +118,8 @@ class Turn:
         self._at = 0
         self._began_s = 0.0
         self._not_before_s = 0.0
-        self._costly = False
+        self.is_over = False
         self.is_waiting = False
-
-    @property
-    def has_rest(self) -> bool:
-        """Whether bytes wait."""
-        return self._at < len(self._rest)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether other clients have a turn first, whatever this one has unsettled."""
-        return self._costly or self.has_rest
 
     def is_long(self, began_s: float) -> bool:
         """Return whether the work since `began_s` has taken as long as a slice may."""
@@ -135,13 +127,14 @@ class Turn:
 
     def charge(self, began_s: float) -> None:
         """Record that the work since `began_s` costs much more than messages do."""
-        self._costly = True
+        self.is_over = True
         self._began_s = began_s
 
     def add(self, data: bytes) -> None:
         """Append received bytes to those that wait."""
         self._rest = self._rest[self._at :] + data
         self._at = 0
+        self.is_over = True
 
     def decode(self, decoder: Decoder, packets: list[Packet]) -> None:
         """Decode the next slice of what waits.
@@ -161,6 +154,8 @@ class Turn:
         except ProtocolError:
             self._rest = b""
             raise
+        finally:
+            self.is_over = self.has_rest
 
     def end(self, unsettled_bytes: int) -> int:
         """End a slice and decide when the next one begins.
@@ -170,7 +165,7 @@ class Turn:
         """
         others = self._share.others()
         pause_s = 0.0
-        is_over, self._costly = self.is_over, False
+        is_over, self.is_over = self.is_over, self.has_rest
         if is_over:
             now_s = self._clock.monotonic()
             pause_s = min(WAIT_MAX_S, (now_s - self._began_s) * min(others, _PAUSES_MAX))
@@ -193,6 +188,11 @@ class Turn:
         self._timer.cancel()
         self._rest = b""
         self.is_waiting = False
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes wait."""
+        return self._at < len(self._rest)
 
     def _wait(self, seconds: float) -> None:
         self.is_waiting = True

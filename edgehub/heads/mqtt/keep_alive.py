@@ -29,7 +29,7 @@ class KeepAlive:
         keep_alive_s: Of the CONNECT, 0 = none.
     """
 
-    __slots__ = ("_clock", "_connection", "_silence_max_s", "_timer", "heard_s", "seconds")
+    __slots__ = ("_clock", "_connection", "_silence_max_s", "_timer", "seconds")
 
     def __init__(
         self,
@@ -44,15 +44,14 @@ class KeepAlive:
         self._timer = Timer(clock, self._check)
         self._timer.start(self._silence_max_s)
         self.seconds = keep_alive_s
-        # Set by the connection whenever bytes arrive; the timer is not armed again for each.
-        self.heard_s = clock.monotonic()
 
     def close(self) -> None:
         """Stop the timer."""
         self._timer.cancel()
 
     def _check(self) -> None:
-        left_s = self.heard_s + self._silence_max_s - self._clock.monotonic()
+        # The timer is not armed again whenever bytes arrive.
+        left_s = self._connection.heard_s + self._silence_max_s - self._clock.monotonic()
         if left_s <= 0:
             pauses = self._connection.pauses
             if pauses & ~DRAINING:

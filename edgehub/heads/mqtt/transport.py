@@ -31,6 +31,7 @@ class ClientTransport:
     """The transport of one client.
 
     Attributes:
+        out: Bytes to write with the next `flush`; further ones may be appended right before it.
         pauses: Reasons not to read at present, as bits.
         address: Host and port of the peer, for logs and lists.
         host: Its host alone.
@@ -40,12 +41,12 @@ class ClientTransport:
     __slots__ = (
         "_abort_timer",
         "_clock",
-        "_out",
         "_out_bytes",
         "_transport",
         "address",
         "certificate",
         "host",
+        "out",
         "pauses",
     )
 
@@ -53,7 +54,7 @@ class ClientTransport:
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._abort_timer: TimerHandle | None = None
-        self._out: list[bytes] = []
+        self.out: list[bytes] = []
         self._out_bytes = 0
         self.pauses = 0
         self.address = self.host = ""
@@ -80,16 +81,17 @@ class ClientTransport:
 
     def add(self, data: bytes) -> None:
         """Collect bytes for the next `flush`."""
-        self._out.append(data)
+        self.out.append(data)
         self._out_bytes += len(data)
 
     def flush(self) -> None:
         """Write what was collected, at once."""
-        if self._out:
+        out = self.out
+        if out:
             transport = self._transport
             if transport is not None and not transport.is_closing():
-                transport.write(b"".join(self._out))
-            self._out.clear()
+                transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
             self._out_bytes = 0
 
     def pause(self, why: int) -> None:

@@ -12,8 +12,9 @@ class Watched:
 
     pauses = 0
 
-    def __init__(self) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.closed: list[CloseReason] = []
+        self.heard_s = clock.monotonic()
 
     def close(self, reason: CloseReason) -> None:
         """See `ClientConnection`."""
@@ -22,10 +23,11 @@ class Watched:
 
 async def test_a_silent_client_is_closed_at_one_and_a_half_times_its_keep_alive() -> None:
     """Counted from when it was heard last."""
-    clock, connection = ManualClock(), Watched()
-    watch = KeepAlive(connection, clock, keep_alive_s=10)
+    clock = ManualClock()
+    connection = Watched(clock)
+    KeepAlive(connection, clock, keep_alive_s=10)
     await clock.advance(10)
-    watch.heard_s = clock.monotonic()
+    connection.heard_s = clock.monotonic()
     await clock.advance(14)
     assert connection.closed == []
     await clock.advance(1)
@@ -34,7 +36,8 @@ async def test_a_silent_client_is_closed_at_one_and_a_half_times_its_keep_alive(
 
 async def test_the_watch_ends_with_its_connection() -> None:
     """No timer holds a connection for hours that its client has long left."""
-    clock, connection = ManualClock(), Watched()
+    clock = ManualClock()
+    connection = Watched(clock)
     KeepAlive(connection, clock, keep_alive_s=10).close()
     await clock.advance(100)
     assert connection.closed == []
