@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.bench import growth, peers, thin_link
+from tests.bench.bare import a_bare_server
 from tests.bench.class_c import class_c
 from tests.bench.neighbours import neighbours
 from tests.bench.report import report
@@ -37,6 +38,19 @@ def ingest_10x50(folder: Path) -> Figures:
 def ingest_500x1(folder: Path) -> Figures:
     """Durable ingest: 500 clients with one in flight."""
     return _ingest(folder, "ingest_500x1", messages=150_000, connections=500, window=1)
+
+
+def many_clients(folder: Path) -> Figures:
+    """The latter against the former, and against a server that only answers."""
+    few = ingest_10x50(folder)["ingest_10x50_msgs_s"]
+    many = ingest_500x1(folder)["ingest_500x1_msgs_s"]
+    with a_bare_server() as port:
+        bare = publish(port, 150_000, connections=500, window=1)["msgs_s"]
+    return {
+        "many_clients_bare_msgs_s": bare,
+        "many_clients_over_bare": many / bare,
+        "many_clients_over_few": many / few,
+    }
 
 
 def _ingest(folder: Path, name: str, *, messages: int, connections: int, window: int) -> Figures:
@@ -217,6 +231,7 @@ def _numbers(document: Any, prefix: str = "") -> Figures:
 CASES: Final[dict[str, Callable[[Path], Figures]]] = {
     "ingest-10x50": ingest_10x50,
     "ingest-500x1": ingest_500x1,
+    "many-clients": many_clients,
     "journal": journal,
     "latency": latency,
     "class-c": class_c,

@@ -56,6 +56,8 @@ class Bar:
 BARS: Final[Mapping[str, Bar]] = {
     "ingest_10x50_msgs_s": Bar(reach=100_000, floor=50_000),
     "ingest_500x1_msgs_s": Bar(reach=50_000, floor=30_000),
+    "many_clients_over_bare": Bar(reach=0.7, floor=None),
+    "many_clients_over_few": Bar(reach=0.5, floor=None),
     "latency_2000_p99_ms": Bar(reach=3, floor=10, lower_is_better=True),
     "class_c_saturated_p99_ms": Bar(reach=10, floor=20, lower_is_better=True),
     "end_to_end_msgs_s": Bar(reach=38_000, floor=12_000),
