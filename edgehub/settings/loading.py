@@ -171,7 +171,9 @@ def _is_path(field: FieldInfo) -> bool:
 
 
 def _environment() -> Mapping[str, Any]:
-    if not any(name.upper().startswith(VARIABLE_PREFIX) for name in os.environ):
+    ours = [name.lower() for name in os.environ if name.upper().startswith(VARIABLE_PREFIX)]
+    keys = {name[len(VARIABLE_PREFIX) :].partition("__")[0] for name in ours}
+    if keys.isdisjoint(Settings.model_fields):
         return {}
     # Takes 2 % of a hub's memory and 4 % of its start, and most have a file only.
     from edgehub.settings.environment import read_environment  # noqa: PLC0415

@@ -184,17 +184,24 @@ def _wait_until_gone(hub: HubProcess) -> None:
 
 
 def idle(folder: Path) -> Figures:
-    """Start time, memory and processor of a hub that has nothing to do."""
+    """Start time, memory and processor of a hub that has nothing to do; memory with an upstream."""
     before = time.perf_counter()
     with a_hub(folder) as hub:
         start_s = time.perf_counter() - before
         cpu_s = hub.cpu_s()
         time.sleep(IDLE_S)
-        return {
+        figures = {
             "start_s": start_s,
             "idle_rss_mb": hub.rss_mb(),
             "idle_cpu_percent": (hub.cpu_s() - cpu_s) / IDLE_S * 100,
         }
+    sink = Receiver("sink", 0, 1)
+    try:
+        with a_hub(folder, upstream_port=sink.port) as hub:
+            sink.wait_client()
+            return figures | {"idle_upstream_rss_mb": hub.rss_mb()}
+    finally:
+        sink.close()
 
 
 def _script(name: str) -> Callable[[Path], Figures]:

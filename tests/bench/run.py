@@ -70,9 +70,10 @@ BARS: Final[Mapping[str, Bar]] = {
     "store_written_per_payload_byte": Bar(reach=4, floor=6, lower_is_better=True),
     "report_small_wall_s": Bar(reach=25, floor=None, lower_is_better=True),
     "report_10m_wall_s": Bar(reach=75, floor=120, lower_is_better=True),
-    "start_s": Bar(reach=1, floor=2, lower_is_better=True),
-    "idle_rss_mb": Bar(reach=60, floor=90, lower_is_better=True),
-    "idle_cpu_percent": Bar(reach=1, floor=2, lower_is_better=True),
+    "start_s": Bar(reach=0.7, floor=1, lower_is_better=True),
+    "idle_rss_mb": Bar(reach=55, floor=66, lower_is_better=True),
+    "idle_upstream_rss_mb": Bar(reach=60, floor=66, lower_is_better=True),
+    "idle_cpu_percent": Bar(reach=0.2, floor=1, lower_is_better=True),
 }
 
 

@@ -34,6 +34,10 @@ def test_a_hub_loads_nothing_that_it_does_not_use() -> None:
         f"print(*({set(UNUSED)} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, env={}, text=True, capture_output=True
+        [sys.executable, "-c", program],
+        check=True,
+        env={"EDGEHUB_CONFIG": "edgehub.toml"},
+        text=True,
+        capture_output=True,
     )
     assert done.stdout.split() == []
