@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from tests.bench.tools import HubProcess
 
+CLIENTS_MAX: Final = 2_000
 MESSAGES: Final = 30_000
 ROUND_TRIPS: Final = 2_000
 """Most messages of a client that waits for each PUBACK: one alone is as slow as the disk."""
@@ -29,7 +31,7 @@ POINTS: Final[Mapping[str, tuple[str, Sequence[int]]]] = {
         "rows that wait",
         (1_000, 10_000, 100_000, 1_000_000, *DEEP_ROWS),
     ),
-    "clients": ("clients with one message in flight each", (1, 10, 100, 500, 2_000)),
+    "clients": ("clients with one message in flight each", (1, 10, 100, 500, CLIENTS_MAX)),
     "routes": ("routes with a condition, the last of which matches", (1, 10, 100, 1_000, 10_000)),
     "endpoints": ("endpoints, of which a message goes to one", (1, 5, 10, 20, 50)),
     "bodies": ("bytes of a body", (100, 1_000, 10_000, 100_000, 256_000)),
@@ -61,6 +63,9 @@ def _rows(folder: Path, rows: int, messages: int) -> tuple[dict[str, Any], float
 
 def _clients(folder: Path, clients: int, messages: int) -> tuple[dict[str, Any], float]:
     """Take in messages and send them to a sink."""
+    # Each client is an open file of the load tool, which inherits the limit of this process.
+    granted, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(granted, CLIENTS_MAX + 100), highest))
     count = min(messages, ROUND_TRIPS * clients)
     return _through(folder, count, connections=clients, window=1)
 
@@ -98,7 +103,13 @@ def _through(
         for n in range(endpoints)
     )
     try:
-        with a_hub(folder, upstream_port=sink.port, routes=routes, further=named) as hub:
+        with a_hub(
+            folder,
+            upstream_port=sink.port,
+            routes=routes,
+            clients_max=CLIENTS_MAX,
+            further=named,
+        ) as hub:
             sink.wait_client()
             return _load(hub, sink, messages, **load)
     finally:

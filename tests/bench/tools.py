@@ -157,6 +157,7 @@ def a_hub(
     upstream_port: int | None = None,
     journal: bool = True,
     routes: Sequence[str] = (),
+    clients_max: int = 1000,
     further: str = "",
 ) -> Iterator[HubProcess]:
     """Run a hub on loopback.
@@ -166,13 +167,14 @@ def a_hub(
         upstream_port: Where to send to, None = collect only.
         journal: Whether there is a journal.
         routes: Texts of routes; none = everything upstream.
+        clients_max: Connections at once.
         further: Further sections of the settings.
     """
     config = 'data_dir = "data"\n'
     if routes:
         write_manifest(folder, {f"r{number}": route for number, route in enumerate(routes)})
         config += f'manifest = "{MANIFEST}"\n'
-    config += f'[mqtt]\nport = 0\n[log]\nformat = "json"\n{further}'
+    config += f'[mqtt]\nport = 0\nclients_max = {clients_max}\n[log]\nformat = "json"\n{further}'
     if not journal:
         config += "[journal]\nenabled = false\n"
     if upstream_port is not None:
