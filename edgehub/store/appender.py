@@ -6,9 +6,10 @@ the pump reads, the waiter. Invariant: a message joins a group with all of its r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
+from msgspec import Struct
 
 from edgehub.message import NEVER_MS, Refusal, Row
 from edgehub.store.caps import Overflow
@@ -28,6 +29,26 @@ if TYPE_CHECKING:
     from edgehub.store.queues import Queues
     from edgehub.store.shared_state import SharedState
     from edgehub.store.writer import Writer
+
+_PLACES_MAX: Final = 1024
+
+
+class _Place(Struct, frozen=True, eq=False):
+    """Where the copies of one route result go.
+
+    Attributes:
+        result: The result; kept, so that no other one has its identity.
+        queue: Their queue.
+        label: Label of their routes.
+        ttl_ms: Time to live, `NEVER_MS` = none.
+        is_plain: They have the usual columns only.
+    """
+
+    result: RouteResult
+    queue: Queue
+    label: int | str
+    ttl_ms: int
+    is_plain: bool
 
 
 class Appender:
@@ -53,6 +74,8 @@ class Appender:
         self._hub_time = shared.hub_time
         self._prefix = f"{shared.store_id}-"
         self._pending_bytes_max = pending_bytes_max
+        self._places: dict[int, _Place] = {}
+        """By the identity of the result: those of a route table are the same for many messages."""
         self.closed = False
 
     def has_room(self) -> bool:
@@ -152,13 +175,13 @@ class Appender:
         return joining
 
     def _drop(self, message: Message, result: RouteResult, size: int, reason: str) -> None:
+        place = self._places.get(id(result)) or self._place_of(result)
         offset = self._offsets.next
         self._offsets.next = offset + 1
         message.message_id = f"{self._prefix}{offset:x}"
         now_ms = self._hub_time.now_ms()
-        expires_ms = self._expiry(message, result, now_ms)
-        queue = self._queues.get(result.endpoint_id, result.priority)
-        queue.drop(Row(offset, message, now_ms, expires_ms, result.routes, size), reason)
+        expires_ms = self._expiry(message, place, now_ms)
+        place.queue.drop(Row(offset, message, now_ms, expires_ms, result.routes, size), reason)
 
     def drop(self, message: Message, result: RouteResult, reason: str) -> None:
         """Count a copy that is not stored, though others of its message may be."""
@@ -166,9 +189,9 @@ class Appender:
             return
         try:
             size = len(encode_header(message, self._labels)) + len(message.body)
+            self._drop(message, result, size + ROW_OVERHEAD_BYTES, reason)
         except (orjson.JSONEncodeError, UnicodeEncodeError):
             return  # the message is refused for it
-        self._drop(message, result, size + ROW_OVERHEAD_BYTES, reason)
 
     def refuse(self, message: Message, reason: str) -> None:
         """Count a message that is refused to its sender."""
@@ -202,11 +225,12 @@ class Appender:
         settle: Settle,
         token: int,
     ) -> None:
-        label = self._labels.intern_routes(result.routes)
+        place = self._places.get(id(result)) or self._place_of(result)
         now_ms = self._hub_time.now_ms()
-        expires_ms = self._expiry(message, result, now_ms)
-        body = message.body
-        queue = self._queues.get(result.endpoint_id, result.priority)
+        expires_ms = now_ms + place.ttl_ms
+        if expires_ms >= NEVER_MS or message.expiry_ms is not None:
+            expires_ms = self._expiry(message, place, now_ms)
+        queue = place.queue
         writer = self._writer
         group = writer.group
         joined = queue.reader.open_rows or group.open_rows(queue)
@@ -217,14 +241,16 @@ class Appender:
         row = Row(offset, message, now_ms, expires_ms, result.routes, size)
         joined.rows.append(row)
         joined.bytes += size
-        if result.recency is None and result.predecessor is None and not result.creation:
+        if place.is_plain:
             stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
-            joined.plain.append((offset, now_ms, stored_expiry, size, label, header, body))
+            joined.plain.append(
+                (offset, now_ms, stored_expiry, size, place.label, header, message.body)
+            )
             joined.senders.append(
                 message.device_id if message.module_id is None else message.sender
             )
         else:
-            self._fill(queue, joined, row, result, (label, None, header, body))
+            self._fill(place, joined, row, (None, header, message.body))
         group.waiters.append((settle, token, offset))
         group.rows += 1
         group.bytes += size
@@ -241,20 +267,20 @@ class Appender:
         settle: Settle,
         token: int,
     ) -> None:
-        labels = [self._labels.intern_routes(result.routes) for result in results]
+        places = [self._places.get(id(each)) or self._place_of(each) for each in results]
         now_ms = self._hub_time.now_ms()
         group = self._writer.group
         body_id = self._offsets.next
         message.message_id = f"{self._prefix}{body_id:x}"
-        for offset, (result, label) in enumerate(zip(results, labels, strict=True), body_id):
-            expires_ms = self._expiry(message, result, now_ms)
-            queue = self._queues.get(result.endpoint_id, result.priority)
-            joined = queue.reader.open_rows or group.open_rows(queue)
+        for offset, place in enumerate(places, body_id):
+            expires_ms = self._expiry(message, place, now_ms)
+            joined = place.queue.reader.open_rows or group.open_rows(place.queue)
             joined.early_max = min(joined.early_max, len(joined.rows))
-            row = Row(offset, message, now_ms, expires_ms, result.routes, size, message_key=body_id)
+            routes = place.result.routes
+            row = Row(offset, message, now_ms, expires_ms, routes, size, message_key=body_id)
             joined.rows.append(row)
             joined.bytes += size
-            self._fill(queue, joined, row, result, (label, body_id, None, None))
+            self._fill(place, joined, row, (body_id, None, None))
         count = len(results)
         self._offsets.next = body_id + count
         group.bodies.append((body_id, count, header, message.body))
@@ -265,22 +291,21 @@ class Appender:
 
     def _fill(
         self,
-        queue: Queue,
+        place: _Place,
         joined: QueueRows,
         row: Row,
-        result: RouteResult,
-        contents: tuple[int | str, int | None, bytes | None, bytes | None],
+        contents: tuple[int | None, bytes | None, bytes | None],
     ) -> None:
         """Build the columns of a row that has more than the usual ones.
 
         Args:
-            queue: Its queue.
+            place: Where it goes.
             joined: The rows that it has joined.
             row: The row.
-            result: Its route.
-            contents: Label of its routes, id of a shared body, header and body of its own.
+            contents: Id of a shared body, header and body of its own.
         """
-        label, body_id, header, body = contents
+        result = place.result
+        body_id, header, body = contents
         fresh_until_ms = fallback = None
         row.predecessor = result.predecessor
         if result.creation or result.predecessor is not None:
@@ -288,7 +313,7 @@ class Appender:
             joined.early_max = min(joined.early_max, len(joined.rows) - 1)
         if result.creation:
             row.creation = True
-            queue.creations.add(row.offset, row.size)
+            place.queue.creations.add(row.offset, row.size)
         elif result.recency is not None:
             row.fresh_until_ms = fresh_until_ms = self._freshness(result.recency, row.enqueued_ms)
             fallback = result.recency.fallback_priority
@@ -299,7 +324,7 @@ class Appender:
                 row.enqueued_ms,
                 None if row.expires_ms >= NEVER_MS else row.expires_ms,
                 row.size,
-                label,
+                place.label,
                 fresh_until_ms,
                 fallback,
                 body_id,
@@ -315,15 +340,36 @@ class Appender:
             self._staleness.seen(recency.seconds)
         return now_ms + 1000 * recency.seconds
 
-    def _expiry(self, message: Message, result: RouteResult, now_ms: int) -> int:
-        if result.creation:
-            return NEVER_MS
-        ttl_ms = result.ttl_ms
+    def _expiry(self, message: Message, place: _Place, now_ms: int) -> int:
+        ttl_ms = place.ttl_ms
         wish_ms = message.expiry_ms
-        if wish_ms is not None and (ttl_ms is None or wish_ms < ttl_ms):
+        if wish_ms is not None and wish_ms < ttl_ms and not place.result.creation:
             ttl_ms = wish_ms
-        if ttl_ms is None:
-            return NEVER_MS
+            if ttl_ms < self._retention.shortest_ttl_ms:
+                self._retention.ttl_seen(ttl_ms)
+        return min(now_ms + ttl_ms, NEVER_MS)
+
+    def _place_of(self, result: RouteResult) -> _Place:
+        """Return where the copies of a result go, and keep it unless it is of one message.
+
+        Raises:
+            UnicodeEncodeError: The name of a route cannot be written as UTF-8.
+        """
+        ttl_ms = NEVER_MS if result.ttl_ms is None or result.creation else result.ttl_ms
         if ttl_ms < self._retention.shortest_ttl_ms:
             self._retention.ttl_seen(ttl_ms)
-        return min(now_ms + ttl_ms, NEVER_MS)
+        is_of_one = result.predecessor is not None or result.creation
+        label = self._labels.intern_routes(result.routes)
+        place = _Place(
+            result=result,
+            queue=self._queues.get(result.endpoint_id, result.priority),
+            label=label,
+            ttl_ms=ttl_ms,
+            is_plain=result.recency is None and not is_of_one,
+        )
+        if not is_of_one:
+            if len(self._places) >= _PLACES_MAX:
+                # Cheaper than an order of use: those in use are back after one message each.
+                self._places.clear()
+            self._places[id(result)] = place
+        return place

@@ -47,6 +47,24 @@ async def test_acknowledgements_follow_the_commit_in_order(tmp_path: Path) -> No
         assert hub.store.statistics().commits_total >= 3
 
 
+async def test_results_that_come_and_go_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
+    """What is kept of a result is found by its identity, which must not become another's."""
+    async with running(tmp_path / "q.db") as hub:
+        for number in range(1200):
+            endpoint_id, routes = (LAB, ("l",)) if number % 3 else (UPSTREAM, ("u",))
+            ttl_s = 60 + number
+            hub.send(None, a_result(endpoint_id=endpoint_id, routes=routes, ttl_s=ttl_s))
+        await hub.store.writer.flush()
+        for endpoint_id, name, of_lab in ((UPSTREAM, "u", False), (LAB, "l", True)):
+            rows = await read_all(hub.queue(endpoint_id=endpoint_id))
+            expected = [number for number in range(1200) if bool(number % 3) is of_lab]
+            assert [row.message.body for row in rows] == [b"body-%d" % n for n in expected]
+            assert [row.expires_ms - row.enqueued_ms for row in rows] == [
+                1000 * (60 + number) for number in expected
+            ]
+            assert {row.routes for row in rows} == {(name,)}
+
+
 async def test_message_without_results_is_settled_at_once(tmp_path: Path) -> None:
     """What matches no route has nothing to wait for."""
     async with running(tmp_path / "queue.db") as hub:
