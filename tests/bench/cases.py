@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FILTER: Final = "devices/+/messages/events/#"
 DRAIN_TIMEOUT_S: Final = 60
 IDLE_S: Final = 5.0
+FLEET: Final = (2_900_000, *(52_000,) * 40)
+"""Messages of hubs, ten million lines of a day."""
 FSYNCS: Final = 200
 BODY_BYTES: Final = 200
 
@@ -255,7 +257,8 @@ CASES: Final[dict[str, Callable[[Path], Figures]]] = {
 }
 
 ON_REQUEST: Final[dict[str, Callable[[Path], Figures]]] = {
-    "report-10m": report("report_10m", (2_900_000, *(52_000,) * 40)),
+    "report-10m": report("report_10m", FLEET, is_prepared=True),
+    "report-30m": report("report_30m", FLEET, times=3),
     **peers.CASES,
     **thin_link.CASES,
     **growth.CASES,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.journal_days import HubModel
+from tests.support.journal_fleet import write_fleet
 from tests.support.process_tree import TreeUsage
 from tests.support.report import DATE, Results, export_lines, rows_of
 
@@ -24,21 +22,12 @@ SECONDS_MAX = 120
 RESIDENT_MAX = 4 << 30
 
 
-def _write_hub(export: Path, number: int) -> int:
-    """Write the day of a hub; number 0 is the huge one."""
-    messages = MESSAGES_SMALL if number else MESSAGES_HUGE
-    headroom = 1.0 + number / 100 if number else 0.95
-    model = HubModel(f"hub-{number:02}", messages, Random(number), headroom=headroom)
-    return model.write_day(export, DATE)
-
-
 @pytest.mark.soak
 @pytest.mark.alone
 @pytest.mark.timeout(3600)
 def test_a_fleet_with_one_huge_hub(tmp_path: Path):
     """Ten million lines: 120 s on two cores and 4 GiB in all; no hub is left out."""
-    with ProcessPoolExecutor() as pool:
-        written = sum(pool.map(_write_hub, [tmp_path / "export"] * 41, range(41)))
+    written = write_fleet(tmp_path / "export", (MESSAGES_HUGE, *(MESSAGES_SMALL,) * 40))
     arguments = [f"--input={tmp_path / 'export'}", f"--output={tmp_path / 'results'}"]
     started = time.monotonic()
     with (

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TextIO
 
+from tests.support.journal_lines import Segment
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -117,8 +119,8 @@ class HubModel:
 
     def write_day(
         self, export: Path, date: str, part: tuple[int, int] = (0, DAY_S), *, ends: bool = True
-    ) -> int:
-        """Write the segments of one date, one an hour, and return the number of lines.
+    ) -> list[Segment]:
+        """Write the segments of one date, one an hour.
 
         Args:
             export: The export.
@@ -129,12 +131,14 @@ class HubModel:
         start = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
         folder = export / f"date={date}" / f"hub={self.hub}"
         folder.mkdir(parents=True, exist_ok=True)
-        written = 0
+        written = []
         hours = itertools.groupby(self._day(start, *part, ends=ends), key=lambda line: line[0])
         for _, lines in hours:
             name = f"{self._commit:012}-{self.store[:8]}.jsonl.gz"
+            first = self._commit + 1
             with gzip.open(folder / name, "wt", compresslevel=1, encoding="utf-8") as file:
-                written += self._write(file, lines)
+                count = self._write(file, lines)
+            written.append(Segment(folder / name, count, first, self._commit))
         return written
 
     def _write(self, file: TextIO, lines: Iterator[tuple[int, int, str, str]]) -> int:

@@ -10,12 +10,45 @@ import gzip
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 STORE = "9f3c21ab00112233"
+
+
+class Segment(NamedTuple):
+    """A file of lines, as the manifest of an export has it."""
+
+    path: Path
+    lines: int
+    first_commit: int
+    last_commit: int
+
+
+def write_manifest(
+    export: Path, hub: str, store: str, date: str, segments: Sequence[Segment]
+) -> None:
+    """Write the manifest of an export that copied these segments of one database file and date."""
+    listed = []
+    for path, *numbers in segments:
+        packed = path.read_bytes()
+        listed.append(
+            {
+                "path": str(path.relative_to(export)),
+                "bytes": len(packed),
+                "sha256": hashlib.sha256(packed).hexdigest(),
+                **dict(zip(("lines", "first_commit", "last_commit"), numbers, strict=True)),
+            }
+        )
+    manifest = {"v": 1, "hub": hub, "dates": [date], "segments": listed}
+    folder = export / "_exports" / f"hub={hub}"
+    folder.mkdir(parents=True, exist_ok=True)
+    first = min(segment.first_commit for segment in segments)
+    last = max(segment.last_commit for segment in segments)
+    (folder / f"{first:012}-{last:012}-{store[:8]}.json").write_text(json.dumps(manifest))
 
 
 class HandJournal:
@@ -85,20 +118,8 @@ class HandJournal:
     def list_segment(self, export: Path, path: Path) -> None:
         """Write the manifest of an export that copied a segment of all lines."""
         commits = [line["commit"] for line in self.lines]
-        packed = path.read_bytes()
-        segment = {
-            "path": str(path.relative_to(export)),
-            "bytes": len(packed),
-            "sha256": hashlib.sha256(packed).hexdigest(),
-            "lines": len(self.lines),
-            "first_commit": min(commits),
-            "last_commit": max(commits),
-        }
-        manifest = {"v": 1, "hub": self.hub, "dates": [self.date], "segments": [segment]}
-        folder = export / "_exports" / f"hub={self.hub}"
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"{min(commits):012}-{max(commits):012}-{self.lines[0]['store'][:8]}.json"
-        (folder / name).write_text(json.dumps(manifest))
+        segment = Segment(path, len(self.lines), min(commits), max(commits))
+        write_manifest(export, self.hub, self.lines[0]["store"], self.date, [segment])
 
 
 def _number(value: object) -> int:
