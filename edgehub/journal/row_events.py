@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORM: Final = 2
 REASON_CHARS_MAX: Final = 200
-LATER_ROWS_MAX: Final = 4096
+LATER_ROWS_MAX: Final = 1024
 """Rows that are kept in memory to be encoded together."""
 
 
@@ -130,7 +130,7 @@ class EventColumns(Struct, eq=False):
     took: list[int] = []
     to_endpoint: EndpointId | None = None
     counts: dict[int, tuple[int, int]] = {}
-    _later: list[tuple[RowEvent, Sequence[Row], int]] = []
+    _later: list[tuple[RowEvent, Sequence[Row], int | None]] = []
     _later_rows: int = 0
 
     def __len__(self) -> int:
@@ -139,8 +139,15 @@ class EventColumns(Struct, eq=False):
     def __bool__(self) -> bool:
         return bool(self.offsets or self.counts or self._later)
 
-    def add_later(self, event: RowEvent, rows: Sequence[Row], at_ms: int) -> None:
-        """Record an event of some rows, to be encoded later, many at once.
+    def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
+        """Record what happened to some rows; without a reason they leave."""
+        if reason is None:
+            self.add_later(event, rows, at_ms)
+        else:
+            self.add(event, rows, at_ms, reason)
+
+    def add_later(self, event: RowEvent, rows: Sequence[Row], at_ms: int | None) -> None:
+        """Record an event of some rows, to be encoded later, many at once; see `add`.
 
         They must not change until then, so this is for those that leave.
         """
@@ -156,8 +163,11 @@ class EventColumns(Struct, eq=False):
         for event, group in groupby(later, key=itemgetter(0)):
             batches = list(group)
             rows = list(chain.from_iterable([rows for _, rows, _ in batches]))
-            times = chain.from_iterable([repeat(at_ms, len(rows)) for _, rows, at_ms in batches])
-            self.add(event, rows, times)
+            times = [
+                [row.enqueued_ms for row in rows] if at_ms is None else repeat(at_ms, len(rows))
+                for _, rows, at_ms in batches
+            ]
+            self.add(event, rows, chain.from_iterable(times))
 
     def add(
         self,
@@ -175,10 +185,6 @@ class EventColumns(Struct, eq=False):
             reason: Why, for events that have a reason.
         """
         count = len(rows)
-        messages = [row.message for row in rows]
-        senders = [message.device_id for message in messages]
-        if any([message.module_id for message in messages]):  # noqa: C419 - faster than a generator
-            senders = [message.sender for message in messages]
         enqueued = [row.enqueued_ms for row in rows]
         more = ATTEMPTS_MORE.get(event, 0)
         if reason is not None:
@@ -193,7 +199,11 @@ class EventColumns(Struct, eq=False):
             [row.expires_ms for row in rows],
             [row.size for row in rows],
             [row.attempts + more for row in rows],
-            senders,
+            # The property costs twice as much.
+            [
+                row.message.device_id if row.message.module_id is None else row.message.sender
+                for row in rows
+            ],
             [row.routes for row in rows],
             [row.message_key for row in rows],
             repeat(reason, count),
@@ -240,8 +250,7 @@ class EventColumns(Struct, eq=False):
         return low, high
 
     def take(self, offsets: set[int]) -> EventColumns:
-        """Take the events of some rows out."""
-        self.settle()
+        """Take the events of some rows out, which have not left yet: `add_later` has none."""
         if offsets.isdisjoint(self.offsets):
             return EventColumns()
         taken = self._chosen([each in offsets for each in self.offsets])
@@ -413,8 +422,8 @@ def _flat(values: Sequence[Any]) -> Any:
 
 
 def _indexed(values: Sequence[Any]) -> tuple[list[Any], Any]:
+    if values.count(values[0]) == len(values):
+        return [values[0]], 0
     names = list(dict.fromkeys(values))
-    if len(names) == 1:
-        return names, 0
     places = {name: place for place, name in enumerate(names)}
     return names, list(map(places.__getitem__, values))

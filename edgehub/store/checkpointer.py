@@ -211,10 +211,7 @@ class Checkpointer:
     def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
         """Record an event of some rows for the journal."""
         events = self.results.events
-        if reason is None:
-            events.add_later(event, rows, at_ms)
-        else:
-            events.add(event, rows, at_ms, reason)
+        events.record(event, rows, at_ms, reason)
         if len(events) > EVENTS_MAX:
             events.shrink(self.proposed)
 

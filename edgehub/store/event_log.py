@@ -38,6 +38,9 @@ ONCE: Final = frozenset({"start", "stop", "tick"})
 Depth = tuple[str, int, int, int]
 """endpoint, priority, rows, bytes."""
 
+Early = dict[tuple["EndpointId", "Priority"], tuple[EventColumns, EventColumns]]
+"""By queue: how rows joined it that left before their commit, and what else they have seen."""
+
 
 class StoredEvents:
     """The events in the file.
@@ -76,7 +79,7 @@ class EventBatch(Struct, eq=False):
     reads: int
     taken: list[Note]
     notes: list[Note]
-    early: dict[tuple[EndpointId, Priority], EventColumns]
+    early: Early
     queues: list[QueueEvents]
     own: list[Note] = []
     replaces: EventBatch | None = None
@@ -167,7 +170,7 @@ class EventLog:
         self._bytes_max = bytes_max
         self._number = stored.number
         self._notes: list[Note] = []
-        self._early: dict[tuple[EndpointId, Priority], EventColumns] = {}
+        self._early: Early = {}
         self._refused: dict[tuple[str, str], tuple[int, int]] = {}
         self._states: dict[str, int] = {}
         self._sums: EventBatch | None = None
@@ -230,10 +233,14 @@ class EventLog:
             between: Their other events.
             reason: Why they left, for events that have a reason.
         """
-        columns = self._early.setdefault(key, EventColumns())
-        columns.add(RowEvent.ENQUEUED, rows, None)
-        columns.extend(between)
-        columns.add(event, rows, self.hub_time.now_ms(), reason)
+        found = self._early.get(key)
+        if found is None:
+            found = self._early[key] = (EventColumns(), EventColumns())
+        joined, left = found
+        joined.add_later(RowEvent.ENQUEUED, rows, None)
+        if between:
+            left.extend(between)
+        left.record(event, rows, self.hub_time.now_ms(), reason)
         self.urgent = True
 
     def begin(self, queues: Sequence[QueueEvents] = ()) -> EventBatch:
@@ -258,7 +265,7 @@ class EventLog:
             taken=notes,
             notes=notes,
             early=early,
-            queues=[*queues, *((*key, columns) for key, columns in early.items())],
+            queues=[*queues, *((*key, columns) for key, both in early.items() for columns in both)],
         )
         self.urgent = False
         if self.summing:
@@ -286,11 +293,10 @@ class EventLog:
             if note[0] == "refused":
                 _, device, count, size, reason = note
                 self.refused(device, size, reason, count)
-        for key, columns in batch.early.items():
-            later = self._early.get(key)
-            if later is not None:
+        for key, both in batch.early.items():
+            for columns, later in zip(both, self._early.get(key, ()), strict=False):
                 columns.extend(later)
-            self._early[key] = columns
+            self._early[key] = both
         self.urgent = bool(self._early or self._notes or self._refused)
 
     def read(self) -> Callable[[sqlite3.Connection], list[tuple[int, bytes]]]:

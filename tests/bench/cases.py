@@ -86,9 +86,12 @@ def journal(folder: Path) -> Figures:
         with a_hub(folder, journal=enabled, upstream_port=sink.port) as hub:
             written = hub.written_bytes()
             through = _through_hub(f"journal_{name}_through", hub, sink, messages)
+            cpu_s = hub.cpu_s()
             figures[f"journal_{name}_through_written_per_byte"] = _written_per_byte(
                 hub, written, messages
             )
+            # Lines wait while so many messages come.
+            figures[f"journal_{name}_lines_cpu_us"] = (hub.cpu_s() - cpu_s) * 1e6 / messages
         for figure in ("msgs_s", "cpu_us"):
             figures[f"journal_{name}_through_{figure}"] = through[
                 f"journal_{name}_through_{figure}"

@@ -114,7 +114,7 @@ class _CopyingSegments(Segments):
         super().__init__(folder, **names)
         self.copies: list[Path] = []
 
-    def append(self, segment: Segment, texts: Sequence[str]) -> None:
+    def append(self, segment: Segment, texts: Sequence[bytes]) -> None:
         self._copy()
         part = [text[: len(text) // 2] for text in texts[:1]]
         with_half = self.begin(segment.day, segment.hour, 0)
@@ -195,7 +195,7 @@ async def test_trouble_that_comes_again_is_looked_at_soon_again(tmp_path: Path) 
     class Full(Segments):
         attempts: int | None = None
 
-        def append(self, segment: Segment, texts: Sequence[str]) -> None:
+        def append(self, segment: Segment, texts: Sequence[bytes]) -> None:
             if Full.attempts is not None:
                 Full.attempts += 1
                 raise OSError("no space")
