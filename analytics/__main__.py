@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from analytics.args import parse_args
 from analytics.errors import AnalyticsError
 from analytics.java import find_java_home
-from analytics.session import java_options
+from analytics.session import class_path, java_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"analytics: {error}", file=sys.stderr)  # noqa: T201 - for people
             return error.exit_code
         # Through bin/spark-submit the job's messages would come out as results, on standard output.
-        settings = _settings(options, scratch, size=_size(args))
+        home = Path(environment["SPARK_HOME"])
+        settings = _settings(options, scratch, home, size=_size(args))
         environment["PYSPARK_SUBMIT_ARGS"] = shlex.join([*settings, "pyspark-shell"])
         return _run([sys.executable, "-m", "analytics.job", *rest], environment)
 
@@ -91,12 +92,15 @@ def _size(args: JobArgs) -> int | None:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _settings(options: argparse.Namespace, scratch: str, *, size: int | None) -> list[str]:
+def _settings(
+    options: argparse.Namespace, scratch: str, home: Path, *, size: int | None
+) -> list[str]:
     cores = os.cpu_count() or 1
     logging = Path(__file__).with_name("log4j2.properties").as_uri()
     java = [*java_options(size), f"-Dlog4j2.configurationFile={logging}"]
     settings = {
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraClassPath": class_path(home),
         "spark.driver.extraJavaOptions": " ".join(java),
         "spark.local.dir": scratch,
         "spark.sql.shuffle.partitions": str(max(4, 4 * cores)),

@@ -6,9 +6,12 @@ step would pay: it is interpreted, in one piece, by queries that are planned onc
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 SMALL_BYTES: Final = 2 << 20
@@ -44,6 +47,11 @@ _WORTH_IT: Final = {
     "BackEdge": 400_000,
 }
 """Ten times Java's own."""
+
+_MOST_CLASSES: Final = (
+    *("spark-catalyst", "spark-sql", "spark-sql-api", "spark-core", "scala-library"),
+    *("hadoop-client-api", "hadoop-client-runtime"),
+)
 
 
 def is_small(size: int) -> bool:
@@ -82,3 +90,16 @@ def java_options(size: int | None) -> list[str]:
     # compiler, which took a quarter of all time for ten million lines.
     thresholds = [f"-XX:Tier4{name}Threshold={number}" for name, number in _WORTH_IT.items()]
     return ["-XX:+UseParallelGC", *thresholds]
+
+
+def class_path(home: Path) -> str:
+    """Return the jars with most classes, for Java to look into them first.
+
+    Otherwise it looks for each class in hundreds of jars, one after another, in the order in which
+    their folder has them: a sixth of the time of a small day.
+
+    Args:
+        home: That of Spark.
+    """
+    jars = [path for name in _MOST_CLASSES for path in home.glob(f"jars/{name}[-_][0-9]*.jar")]
+    return os.pathsep.join(map(str, jars))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from analytics import job
 from analytics.args import parse_args
 from analytics.java import find_java_home
-from analytics.session import adapt, java_options
+from analytics.session import adapt, class_path, java_options
 from tests.support.report import DATE, Results
 from tests.support.report_days import write_export
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["JAVA_HOME"] = str(find_java_home(os.environ, folder))
     settings = {
+        "spark.driver.extraClassPath": class_path(Path(pyspark.__file__).parent),
         "spark.driver.extraJavaOptions": " ".join(java_options(0)),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -18,7 +19,7 @@ import pytest
 from analytics.args import parse_args
 from analytics.errors import JavaMissingError
 from analytics.java import find_java_home
-from analytics.session import java_options
+from analytics.session import class_path, java_options
 from tests.support.journal_lines import HandJournal
 from tests.support.report import DATE, Results
 from tests.support.report_days import HUBS
@@ -252,6 +253,17 @@ def test_java_on_the_path_is_second(tmp_path: Path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     assert find_java_home({"PATH": str(tmp_path / "bin")}, tmp_path) == home
+
+
+def test_jars_with_most_classes_come_first():
+    """Each once, of those that are installed."""
+    jars = class_path(Path(pyspark.__file__).parent).split(os.pathsep)
+    assert all(Path(jar).is_file() for jar in jars)
+    names = [re.split(r"[-_]\d", Path(jar).name)[0] for jar in jars]
+    assert names == [
+        *("spark-catalyst", "spark-sql", "spark-sql-api", "spark-core", "scala-library"),
+        *("hadoop-client-api", "hadoop-client-runtime"),
+    ]
 
 
 def a_package(folder: Path) -> None:
