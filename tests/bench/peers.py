@@ -298,7 +298,7 @@ PEERS: Final[Mapping[str, Peer]] = {
         promise="in the Raft log, synced",
         setup=rabbitmq,
         is_read=True,
-        msgs_s=(10_000, 3_000),
+        msgs_s=(10_000, 1_000),
         needs={"rabbitmqctl": "apt-get install rabbitmq-server"},
     ),
     "nats": Peer(
@@ -306,7 +306,7 @@ PEERS: Final[Mapping[str, Peer]] = {
         promise="in a file, synced every 2 min",
         setup=partial(_nats, sync='"2m"'),
         is_read=True,
-        msgs_s=(30_000, 500),
+        msgs_s=(30_000, 3_000),
         needs={"nats-server": FROM_PYPI},
     ),
     "synced_nats": Peer(
