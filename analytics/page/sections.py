@@ -148,7 +148,8 @@ def waiting(shown: Figures) -> str:
     ordered = sorted(series)
     # A priority has its colour on every day and every page.
     classes = {priority(key): f"c{min(key, _DEFAULT_COLOUR) % COLOURS}" for key in ordered}
-    note = "Messages in the queues by priority; 0 is the best. All hubs, every ten minutes of UTC."
+    every = "All hubs, every" if shown.totals["hubs"] > 1 else "Every"
+    note = f"Messages in the queues by priority; 0 is the best. {every} ten minutes of UTC."
     content = '<p class="soft">At none of the ten-minute marks anything waited.</p>'
     if any(any(values) for values in series.values()):
         named = {priority(key): series[key] for key in ordered}

@@ -111,10 +111,10 @@ def duration(value_ms: int | None) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Write a part of a whole in per cent."""
+    """Write a part of a whole in per cent, which no line break parts from its sign."""
     if not whole:
         return "\u2013"
     percent = part / whole * _HUNDRED
     if 0 < percent < 0.1:  # noqa: PLR2004 - below it, one digit would say none
-        return "< 0.1 %"
-    return f"{percent:.1f} %"
+        return "&lt;\u00a00.1\u00a0%"
+    return f"{percent:.1f}\u00a0%"

@@ -70,6 +70,7 @@ def test_each_hub_has_a_page(results: Results):
             f"<td>{words.queue(row['endpoint'], row['priority'])}</td>" in page for row in rows
         )
         assert not any(f"{other} · " in page for other in pages if other != hub)
+        assert "All hubs, every" not in page
         assert (f"{hub} · " in page) == bool(results.table("starvation", f"hub = '{hub}'"))
 
 
