@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from edgehub.clock import ManualClock
+from edgehub.storage.sqlite_thread import JobResult
 from tests.support.stores import FaultPlan, faulty_database
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Disk:
     def submit(self, start: Start, job: Job) -> asyncio.Future[Any]:
         """Take a job; see `Database.submit`."""
         self._start = start
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = JobResult(loop=asyncio.get_running_loop())
         answer.add_done_callback(_retrieve)
         self._jobs.append((job, answer))
         if not self._busy:
