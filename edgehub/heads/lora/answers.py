@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
     Settle = Callable[[SendResult], None]
 
-RESERVED: Final = 256
-"""Downlink counters that are written down at once: a message that comes meanwhile waits, and a
-restart skips those left, of the 16 384 that a device of LoRaWAN 1.0.3 may miss."""
+RESERVED_MIN: Final = 16
+"""Downlink counters that are written down at once; twice as many each further time, because a
+message that comes meanwhile waits. A restart, or another owner, skips those left: so of the 16 384
+that a device of LoRaWAN 1.0.3 may miss, it uses up hardly more than frames do."""
+RESERVED_MAX: Final = 256
 RESERVED_AHEAD: Final = 4
 """Further ones are written down when so few are left, so that hardly an answer waits for it."""
 KEPT_MAX: Final = 20_000
@@ -85,6 +87,7 @@ class _Reserved(Struct, eq=False):
     session: str
     following: int
     limit: int
+    count: int
 
 
 class _Unacknowledged(Struct, eq=False):
@@ -339,7 +342,7 @@ class Answers:
         kept = self._reserved.get(device.device_id)
         if kept is None or kept.session != name or kept.limit != lora.f_cnt_down:
             # What is written may have been used, by this hub before a restart or by another one.
-            kept = _Reserved(name, lora.f_cnt_down, lora.f_cnt_down)
+            kept = _Reserved(name, lora.f_cnt_down, lora.f_cnt_down, RESERVED_MIN)
         if kept.following == kept.limit:
             await _reserve(device, kept)
         self._reserved[device.device_id] = kept
@@ -376,7 +379,8 @@ class Answers:
 async def _reserve(device: Device, kept: _Reserved) -> None:
     lora = device.session.lora
     assert lora is not None, "it has a session"
-    kept.limit += RESERVED
+    kept.limit += kept.count
+    kept.count = min(2 * kept.count, RESERVED_MAX)
     await device.save_lora(replace(lora, f_cnt_down=kept.limit))
 
 
