@@ -96,7 +96,9 @@ class IotHubTopics:
                 # Cheaper than an order of use: steady ones are back after one message each.
                 self._around.clear()
             before, after = bag_around_id(leaving)
-            self._around[message.header] = prefix + before, after
+            before = prefix + before
+            self._around[message.header] = before, after
+            return f"{before}{message.message_id}{after}"
         return prefix + build_bag(leaving)
 
     def _prefix(self, device_id: str, module_id: str | None) -> str:
