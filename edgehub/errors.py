@@ -194,7 +194,7 @@ class StoreCorruptError(StoreError):
     """The database file is damaged."""
 
 
-class StoreGoneError(StoreError):
+class StoreRemovedError(StoreError):
     """The database file, or its log, is not there under its name any more."""
 
 

@@ -12,8 +12,8 @@ from edgehub.cli.queue import sender
 from edgehub.cli.tables import span
 from edgehub.telemetry.plural import counted
 
-_GONE_AHEAD: Final = frozenset({"in_flight", "leaving"})
-"""States of rows before which nothing goes any more."""
+_SENT_STATES: Final = frozenset({"in_flight", "leaving"})
+"""States of rows that have been sent: no other row goes before them any more."""
 _LEAVES_TEXTS: Final = {
     "never": "not while more comes in for its queue and better ones than the link takes",
     "unserved": "once an upstream is named",
@@ -118,7 +118,7 @@ def _print_copy(copy: dict[str, Any]) -> None:
 
 
 def _print_forecast(copy: dict[str, Any]) -> None:
-    if copy["state"] not in _GONE_AHEAD:
+    if copy["state"] not in _SENT_STATES:
         before = copy["before"]
         print_line(f"  before it in its queue: {_amount(before)}")
         for each in before["better"]:

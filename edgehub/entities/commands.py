@@ -238,7 +238,7 @@ class Commands:
     def _follow(
         self, entity: Entity, operation: str, command: dict[str, Any], status: str, now: Instant
     ) -> None:
-        """Carry out what follows from a finished command besides its report."""
+        """Carry out what follows from a finished command in addition to its report."""
         firmware = _firmware(operation, status, command)
         if firmware is not None:
             twin = self._scheme.topic(entity.topic_id, "twin", "firmware")

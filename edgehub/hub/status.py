@@ -192,7 +192,7 @@ def parked_warnings(endpoints: Iterable[Mapping[str, Any]]) -> list[str]:
     """List the endpoints for which an operator must act; `endpoints` as in the status."""
     return [
         f"endpoint {endpoint['id']!r} is parked: {endpoint['reason'] or 'no reason given'}; correct"
-        " that and reload, it is tried once a minute besides"
+        " that and reload, it is also tried once a minute"
         for endpoint in endpoints
         if endpoint["state"] == "parked"
     ]

@@ -236,7 +236,7 @@ class FolderTarget:
                 partial.replace(file)
             finally:
                 # Ours after a failure, those of exports that were killed, and that of one that runs
-                # beside this one: it finds what it wanted to write.
+                # at the same time: it finds what it wanted to write.
                 for old in file.parent.glob(f".{file.name}.*.part"):
                     old.unlink(missing_ok=True)
             sync_folder(file.parent)

@@ -53,7 +53,7 @@ _HTTP: Final = re.compile(r"https?://[^/?#]", re.IGNORECASE)
 _EVENTS: Final = re.compile(r"^/devices/[^/]+(/modules/[^/]+)?/messages/events/?$")
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 HeaderValue = Annotated[str, Field(pattern=r"^[ -~]*$")]
-# Lengths stand beside patterns, whose bounded repetitions the validator unrolls to half a megabyte.
+# Patterns have no bounds of their own: the validator unrolls them, to half a megabyte each.
 EndpointName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=63)]
 TemplateName = Annotated[str, Field(pattern=r"^[^/+#\x00-\x1f]+$", max_length=128)]
 ManifestTopic = Annotated[str, Field(pattern=r"^[^+#\x00-\x1f]+$", max_length=1000)]

@@ -18,8 +18,8 @@ KEPT_MAX: Final = 3
 """Damaged files that are kept; each may be as large as the database was."""
 
 
-def beside(path: Path, suffix: str) -> Path:
-    """Return the file in the same folder whose name has a suffix in addition."""
+def sibling(path: Path, suffix: str) -> Path:
+    """Return the file in the same folder with `suffix` appended to its name."""
     return path.with_name(path.name + suffix)
 
 
@@ -31,7 +31,7 @@ def damaged_files(path: Path) -> list[Path]:
 def remove_database(path: Path, *others: str) -> None:
     """Delete a database file with its log, its index and files with other suffixes."""
     for suffix in ("", "-wal", "-shm", *others):
-        beside(path, suffix).unlink(missing_ok=True)
+        sibling(path, suffix).unlink(missing_ok=True)
 
 
 def put_in_place(path: Path, copy: Path, aside: Path, *others: str) -> list[Path]:
@@ -48,8 +48,8 @@ def put_in_place(path: Path, copy: Path, aside: Path, *others: str) -> list[Path
     """
     for suffix in ("", "-wal", *others):
         with suppress(FileNotFoundError):
-            beside(path, suffix).rename(beside(aside, suffix))
-    beside(path, "-shm").unlink(missing_ok=True)
+            sibling(path, suffix).rename(sibling(aside, suffix))
+    sibling(path, "-shm").unlink(missing_ok=True)
     sync_folder(path.parent)
     copy.rename(path)
     sync_folder(path.parent)

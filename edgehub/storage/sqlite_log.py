@@ -419,7 +419,7 @@ def _is_of_first_word(difference: Sums, words: int) -> bool:
     """Return whether a change of the first of some words alone may make a difference of sums.
 
     A change of the last word changes the second sum alone, by as much; that of the one before both,
-    and so on by Fibonacci's rule, which is gone back here.
+    and so on by Fibonacci's rule, which is followed backwards here.
     """
     first, second = difference
     for _ in range(words - 1):

@@ -19,10 +19,10 @@ import structlog
 
 from edgehub.errors import StartupError, StoreError
 from edgehub.storage.damaged_database import (
-    beside,
     damaged_files,
     put_in_place,
     remove_database,
+    sibling,
 )
 from edgehub.storage.durable_files import make_private_file
 from edgehub.storage.file_presence import FilePresence
@@ -106,7 +106,7 @@ class StateFile:
         return file
 
     def _note_files(self) -> None:
-        self._presence = FilePresence([self.path, beside(self.path, "-wal")])
+        self._presence = FilePresence([self.path, sibling(self.path, "-wal")])
 
     def warnings(self) -> list[str]:
         """Return the warnings for the operator."""
@@ -180,12 +180,12 @@ def _configure(connection: sqlite3.Connection) -> None:
 
 def _repair(path: Path) -> None:
     """Replace the file where it is damaged, or go on where a start was cut off doing so."""
-    salvaged = beside(path, ".salvaged")
+    salvaged = sibling(path, ".salvaged")
     if not salvaged.exists():
         reason = _restored_log(path) or _damage(path)
         if not reason:
             return
-        partial = beside(path, ".salvage")
+        partial = sibling(path, ".salvage")
         remove_database(partial)
         try:
             make_private_file(partial)
@@ -197,7 +197,7 @@ def _repair(path: Path) -> None:
                 f" ({exc}); check disk space and rights of its folder"
             ) from exc
         log.error("state.damage_found", path=str(path), reason=reason, salvaged_rows=rows)
-    put_in_place(path, salvaged, beside(path, f".damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
+    put_in_place(path, salvaged, sibling(path, f".damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
 
 
 def _restored_log(path: Path) -> str:

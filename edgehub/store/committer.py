@@ -87,7 +87,7 @@ class Committer:
         """Commit what is handed in until cancelled or closed.
 
         Raises:
-            StoreCorruptError, StoreGoneError: The file is damaged, or does not exist any more;
+            StoreCorruptError, StoreRemovedError: The file is damaged, or does not exist any more;
                 nothing more is acknowledged.
         """
         while not self._closed:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 import structlog
 
-from edgehub.errors import StartupError, StoreCorruptError, StoreError, StoreGoneError
+from edgehub.errors import StartupError, StoreCorruptError, StoreError, StoreRemovedError
 from edgehub.storage.file_presence import FilePresence
 from edgehub.storage.sqlite_log import PAGE_BYTES
 from edgehub.storage.sqlite_thread import SqliteThread
@@ -210,7 +210,7 @@ class Database:
     def submit_transaction(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run `work` as one transaction of the file; see `submit`.
 
-        The future also fails with `StoreGoneError`: the transaction was committed to a file that
+        The future also fails with `StoreRemovedError`: the transaction was committed to a file that
         was deleted.
         """
 
@@ -225,11 +225,11 @@ class Database:
         """Check that the files still exist; blocks, for the connection's thread.
 
         Raises:
-            StoreGoneError: One of them does not.
+            StoreRemovedError: One of them does not.
         """
         fault = self._file.fault() or self._other_files.fault()
         if fault is not None:
-            raise StoreGoneError(fault)
+            raise StoreRemovedError(fault)
 
     def has_file(self) -> bool:
         """Return whether the file itself still exists; blocks."""

@@ -32,7 +32,7 @@ class _Record(Struct, kw_only=True, omit_defaults=True):
         state: `open` while a hub has the file, `closed` after it; empty = no hub had it yet.
         high_water: No offset above it had been used.
         damage: Damage that was found, empty = none.
-        file: `gone` = the file did not exist any more at the end.
+        file: `gone` = the file no longer existed at the end.
         inode: Of that file.
     """
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from edgehub.errors import StartupError, StoreError, StoreGoneError, first_of
+from edgehub.errors import StartupError, StoreError, StoreRemovedError, first_of
 from edgehub.store.appender import Appender
 from edgehub.store.boots import Boot
 from edgehub.store.commit_delay import CommitDelay
@@ -149,7 +149,7 @@ class Store:
         """Open the file, create it if it does not exist, and load every queue in it.
 
         Args:
-            path: The database file; its lock and its log are beside it.
+            path: The database file; its lock and its log are in the same folder.
             clock: All times and timers.
             options: Limits and times.
             database_type: The adapter; tests inject faults with it.
@@ -201,7 +201,7 @@ class Store:
             self.appender.closed = True
             self._committer.give_up()
             error = first_of(group)
-            if isinstance(error, StoreGoneError):
+            if isinstance(error, StoreRemovedError):
                 log.error("store.file_removed", error=str(error))  # noqa: TRY400 - no bug of ours
             raise
 

@@ -3,8 +3,8 @@
 -- Answers: what it said before, or false.
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local gone = redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", now)
-for _, hub in ipairs(gone) do
+local expired = redis.call("ZRANGEBYSCORE", KEYS[2], "-inf", now)
+for _, hub in ipairs(expired) do
   redis.call("HDEL", KEYS[1], hub)
   redis.call("ZREM", KEYS[2], hub)
 end

@@ -17,7 +17,7 @@ if fresh then
   if redis.call("EXISTS", rows) == 1 then
     return 0
   end
-  -- What is left of them belongs to rows that are gone.
+  -- What is left of them belongs to rows that no longer exist.
   redis.call("DEL", contents, references, counts, log)
   epoch = math.max(now, tonumber(ARGV[5]) + 1)
 end

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     Settle = Callable[[SendResult], None]
 
 RESERVED_MIN: Final = 16
-"""Downlink counters that are written down at once; twice as many each further time, because a
-message that comes meanwhile waits. A restart, or another owner, skips those left: so of the 16 384
+"""Downlink counters that are stored at once; twice as many each further time, because messages that
+arrive during the write wait for it. A restart, or another owner, skips those left: so of the 16 384
 that a device of LoRaWAN 1.0.3 may miss, it uses up hardly more than frames do."""
 RESERVED_MAX: Final = 256
 RESERVED_AHEAD: Final = 4
-"""Further ones are written down when so few are left, so that hardly an answer waits for it."""
+"""Further ones are stored when so few are left, so that hardly an answer waits for it."""
 KEPT_MAX: Final = 20_000
 """Devices whose reserved counters are kept."""
 ACKNOWLEDGED_S: Final = 60.0

@@ -64,7 +64,7 @@ class FairShare:
         self._refreshed_s = 0.0
 
     def others(self) -> int:
-        """Return how many clients besides the caller have been active recently."""
+        """Return how many clients other than the caller have been active recently."""
         now_s = self._clock.monotonic()
         if now_s - self._refreshed_s >= _REFRESH_S:
             # Only busy clients call this, and not for each message.

@@ -56,7 +56,7 @@ class SpaceMonitor:
         """Measure once, and set the limits by it.
 
         Raises:
-            StoreGoneError: The file does not exist any more.
+            StoreRemovedError: The file does not exist any more.
         """
         if self._database.in_memory:
             return

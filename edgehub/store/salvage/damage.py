@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from edgehub.errors import StartupError, StoreError
-from edgehub.storage.damaged_database import beside, put_in_place, remove_database
+from edgehub.storage.damaged_database import put_in_place, remove_database, sibling
 from edgehub.store.event_log import Depth, store_losses
 from edgehub.store.salvage.salvage import OffsetRange, salvage
 from edgehub.store.salvage.table_list import SUFFIX as TABLES_SUFFIX
@@ -70,7 +70,7 @@ def stored_damage(connection: sqlite3.Connection) -> Damage | None:
 
 def finish_replacement(path: Path) -> None:
     """Complete a replacement that was cut off; do nothing otherwise."""
-    salvaged = beside(path, ".salvaged")
+    salvaged = sibling(path, ".salvaged")
     if salvaged.exists():
         _put_in_place(path, salvaged, _name_aside(path, datetime.now(UTC)))
 
@@ -91,7 +91,7 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
         StartupError: The copy cannot be written, or the disk fails in other ways.
     """
     found = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    partial, salvaged = beside(path, ".salvage"), beside(path, ".salvaged")
+    partial, salvaged = sibling(path, ".salvage"), sibling(path, ".salvaged")
     remove_database(partial, TABLES_SUFFIX)
     log.error("store.damage_found", path=str(path), reason=reason)
     aside = _name_aside(path, found)
@@ -150,9 +150,9 @@ def _put_in_place(path: Path, salvaged: Path, aside: Path) -> None:
 
 
 def _name_aside(path: Path, found: datetime) -> Path:
-    base = beside(path, f".damaged-{found:%Y%m%dT%H%M%SZ}")
+    base = sibling(path, f".damaged-{found:%Y%m%dT%H%M%SZ}")
     aside, number = base, 1
     while aside.exists():
         number += 1
-        aside = beside(base, f"-{number}")
+        aside = sibling(base, f"-{number}")
     return aside

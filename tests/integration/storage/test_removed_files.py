@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from edgehub.errors import StoreGoneError
+from edgehub.errors import StoreRemovedError
 from edgehub.message import Refusal
 from edgehub.storage.state_file import StateError, StateFile
 from edgehub.store.recovery import Missing
@@ -43,7 +43,7 @@ def replace(path: Path) -> None:
 async def take_away(path: Path, fault: Callable[[Path], None]) -> list[Refusal | None]:
     """Store ten rows, take files away, hand in three more; gives the answers of those three."""
     answers: list[Refusal | None] = []
-    with pytest.RaisesGroup(StoreGoneError, flatten_subgroups=True):
+    with pytest.RaisesGroup(StoreRemovedError, flatten_subgroups=True):
         async with running(path) as hub:
             await hub.stored(10)
             fault(path)
@@ -128,7 +128,7 @@ async def test_another_file_of_the_same_number_is_another_file(tmp_path: Path) -
 async def test_an_idle_store_notices_too(tmp_path: Path) -> None:
     """Nothing is sent; the look at the volume, every five seconds, finds the file gone."""
     path = tmp_path / "hub" / "q.db"
-    with pytest.RaisesGroup(StoreGoneError, flatten_subgroups=True):
+    with pytest.RaisesGroup(StoreRemovedError, flatten_subgroups=True):
         async with running(path) as hub:
             await hub.stored(1)
             remove_folder(path)
