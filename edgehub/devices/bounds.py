@@ -71,8 +71,8 @@ class Usage:
     def is_full(self) -> bool:
         """Return whether nothing is left for them."""
         bound = self._bound
-        if (bound.identified.used + bound.anonymous.used) * 2 < bound.limit:
-            # Nearly always, and for each read of a client.
+        if (bound.identified.used + bound.anonymous.used) * 2 < bound.limit - 1:
+            # Less than either kind may use. Nearly always so, and asked at each read of a client.
             return False
         return self.used >= self.limit
 

@@ -29,6 +29,20 @@ def test_anonymous_clients_get_half_and_identities_the_rest() -> None:
     assert Bound("things", 10, {}).anonymous.limit == 10
 
 
+@pytest.mark.parametrize("known", [{}, KNOWN])
+@pytest.mark.parametrize("limit", range(7))
+def test_a_bound_is_full_exactly_when_there_is_no_room(
+    limit: int, known: dict[str, object]
+) -> None:
+    """Of odd limits and of none, too, where half is rounded down."""
+    bound = Bound("things", limit, known)
+    for identified in range(limit + 1):
+        for anonymous in range(limit + 1 - identified):
+            bound.identified.used, bound.anonymous.used = identified, anonymous
+            for usage in (bound.identified, bound.anonymous):
+                assert usage.is_full is not usage.has_room()
+
+
 def test_identities_get_their_half_whatever_anonymous_clients_had_before() -> None:
     """What anonymous clients filled while there were no identities keeps out none of them."""
     known: dict[str, object] = {}
