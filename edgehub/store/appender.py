@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from edgehub.store.shared_state import SharedState
     from edgehub.store.writer import Writer
 
-_PLACES_MAX: Final = 1024
+_DESTINATIONS_MAX: Final = 1024
 
 
-class _Place(Struct, frozen=True, eq=False):
+class _Destination(Struct, frozen=True, eq=False):
     """Where the copies of one route result go.
 
     Attributes:
@@ -74,7 +74,7 @@ class Appender:
         self._hub_time = shared.hub_time
         self._prefix = f"{shared.store_id}-"
         self._pending_bytes_max = pending_bytes_max
-        self._places: dict[int, _Place] = {}
+        self._destinations: dict[int, _Destination] = {}
         """By the identity of the result: those of a route table are the same for many messages."""
         self.closed = False
 
@@ -175,13 +175,15 @@ class Appender:
         return joining
 
     def _drop(self, message: Message, result: RouteResult, size: int, reason: str) -> None:
-        place = self._places.get(id(result)) or self._place_of(result)
+        destination = self._destinations.get(id(result)) or self._destination_of(result)
         offset = self._offsets.next
         self._offsets.next = offset + 1
         message.message_id = f"{self._prefix}{offset:x}"
         now_ms = self._hub_time.now_ms()
-        expires_ms = self._expiry(message, place, now_ms)
-        place.queue.drop(Row(offset, message, now_ms, expires_ms, result.routes, size), reason)
+        expires_ms = self._expiry(message, destination, now_ms)
+        destination.queue.drop(
+            Row(offset, message, now_ms, expires_ms, result.routes, size), reason
+        )
 
     def drop(self, message: Message, result: RouteResult, reason: str) -> None:
         """Count a copy that is not stored, though others of its message may be."""
@@ -225,12 +227,12 @@ class Appender:
         settle: Settle,
         token: int,
     ) -> None:
-        place = self._places.get(id(result)) or self._place_of(result)
+        destination = self._destinations.get(id(result)) or self._destination_of(result)
         now_ms = self._hub_time.now_ms()
-        expires_ms = now_ms + place.ttl_ms
+        expires_ms = now_ms + destination.ttl_ms
         if expires_ms >= NEVER_MS or message.expiry_ms is not None:
-            expires_ms = self._expiry(message, place, now_ms)
-        queue = place.queue
+            expires_ms = self._expiry(message, destination, now_ms)
+        queue = destination.queue
         writer = self._writer
         group = writer.group
         joined = queue.reader.open_rows or group.open_rows(queue)
@@ -241,16 +243,16 @@ class Appender:
         row = Row(offset, message, now_ms, expires_ms, result.routes, size)
         joined.rows.append(row)
         joined.bytes += size
-        if place.is_plain:
+        if destination.is_plain:
             stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
             joined.plain.append(
-                (offset, now_ms, stored_expiry, size, place.label, header, message.body)
+                (offset, now_ms, stored_expiry, size, destination.label, header, message.body)
             )
             joined.senders.append(
                 message.device_id if message.module_id is None else message.sender
             )
         else:
-            self._fill(place, joined, row, (None, header, message.body))
+            self._fill(destination, joined, row, (None, header, message.body))
         group.waiters.append((settle, token, offset))
         group.rows += 1
         group.bytes += size
@@ -267,20 +269,22 @@ class Appender:
         settle: Settle,
         token: int,
     ) -> None:
-        places = [self._places.get(id(each)) or self._place_of(each) for each in results]
+        destinations = [
+            self._destinations.get(id(each)) or self._destination_of(each) for each in results
+        ]
         now_ms = self._hub_time.now_ms()
         group = self._writer.group
         body_id = self._offsets.next
         message.message_id = f"{self._prefix}{body_id:x}"
-        for offset, place in enumerate(places, body_id):
-            expires_ms = self._expiry(message, place, now_ms)
-            joined = place.queue.reader.open_rows or group.open_rows(place.queue)
+        for offset, destination in enumerate(destinations, body_id):
+            expires_ms = self._expiry(message, destination, now_ms)
+            joined = destination.queue.reader.open_rows or group.open_rows(destination.queue)
             joined.early_max = min(joined.early_max, len(joined.rows))
-            routes = place.result.routes
+            routes = destination.result.routes
             row = Row(offset, message, now_ms, expires_ms, routes, size, message_key=body_id)
             joined.rows.append(row)
             joined.bytes += size
-            self._fill(place, joined, row, (body_id, None, None))
+            self._fill(destination, joined, row, (body_id, None, None))
         count = len(results)
         self._offsets.next = body_id + count
         group.bodies.append((body_id, count, header, message.body))
@@ -291,7 +295,7 @@ class Appender:
 
     def _fill(
         self,
-        place: _Place,
+        destination: _Destination,
         joined: QueueRows,
         row: Row,
         contents: tuple[int | None, bytes | None, bytes | None],
@@ -299,12 +303,12 @@ class Appender:
         """Build the columns of a row that has more than the usual ones.
 
         Args:
-            place: Where it goes.
+            destination: Where it goes.
             joined: The rows that it has joined.
             row: The row.
             contents: Id of a shared body, header and body of its own.
         """
-        result = place.result
+        result = destination.result
         body_id, header, body = contents
         fresh_until_ms = fallback = None
         row.predecessor = result.predecessor
@@ -313,7 +317,7 @@ class Appender:
             joined.early_max = min(joined.early_max, len(joined.rows) - 1)
         if result.creation:
             row.creation = True
-            place.queue.creations.add(row.offset, row.size)
+            destination.queue.creations.add(row.offset, row.size)
         elif result.recency is not None:
             row.fresh_until_ms = fresh_until_ms = self._freshness(result.recency, row.enqueued_ms)
             fallback = result.recency.fallback_priority
@@ -324,7 +328,7 @@ class Appender:
                 row.enqueued_ms,
                 None if row.expires_ms >= NEVER_MS else row.expires_ms,
                 row.size,
-                place.label,
+                destination.label,
                 fresh_until_ms,
                 fallback,
                 body_id,
@@ -340,16 +344,16 @@ class Appender:
             self._staleness.seen(recency.seconds)
         return now_ms + 1000 * recency.seconds
 
-    def _expiry(self, message: Message, place: _Place, now_ms: int) -> int:
-        ttl_ms = place.ttl_ms
+    def _expiry(self, message: Message, destination: _Destination, now_ms: int) -> int:
+        ttl_ms = destination.ttl_ms
         wish_ms = message.expiry_ms
-        if wish_ms is not None and wish_ms < ttl_ms and not place.result.creation:
+        if wish_ms is not None and wish_ms < ttl_ms and not destination.result.creation:
             ttl_ms = wish_ms
             if ttl_ms < self._retention.shortest_ttl_ms:
                 self._retention.ttl_seen(ttl_ms)
         return min(now_ms + ttl_ms, NEVER_MS)
 
-    def _place_of(self, result: RouteResult) -> _Place:
+    def _destination_of(self, result: RouteResult) -> _Destination:
         """Return where the copies of a result go, and keep it unless it is of one message.
 
         Raises:
@@ -358,18 +362,18 @@ class Appender:
         ttl_ms = NEVER_MS if result.ttl_ms is None or result.creation else result.ttl_ms
         if ttl_ms < self._retention.shortest_ttl_ms:
             self._retention.ttl_seen(ttl_ms)
-        is_of_one = result.predecessor is not None or result.creation
+        is_of_one_message = result.predecessor is not None or result.creation
         label = self._labels.intern_routes(result.routes)
-        place = _Place(
+        destination = _Destination(
             result=result,
             queue=self._queues.get(result.endpoint_id, result.priority),
             label=label,
             ttl_ms=ttl_ms,
-            is_plain=result.recency is None and not is_of_one,
+            is_plain=result.recency is None and not is_of_one_message,
         )
-        if not is_of_one:
-            if len(self._places) >= _PLACES_MAX:
+        if not is_of_one_message:
+            if len(self._destinations) >= _DESTINATIONS_MAX:
                 # Cheaper than an order of use: those in use are back after one message each.
-                self._places.clear()
-            self._places[id(result)] = place
-        return place
+                self._destinations.clear()
+            self._destinations[id(result)] = destination
+        return destination
