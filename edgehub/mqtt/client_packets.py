@@ -16,6 +16,7 @@ from edgehub.mqtt.packets import (
     CLEAN_SESSION,
     LEVEL_5,
     NEVER_S,
+    PACKET_ID_BYTES,
     PASSWORD,
     PUBACK_HEAD,
     PUBREC_HEAD,
@@ -47,7 +48,6 @@ DISCONNECT: Final = b"\xe0\x00"
 """Of both versions: reason code 0 may be left out."""
 
 _SHORT_CONNACK_BYTES: Final = 2
-_PACKET_ID_BYTES: Final = 2
 _CODE_BYTES: Final = 3
 
 # Return codes of MQTT 3.1.1, as the reason codes of MQTT 5 that mean the same.
@@ -220,7 +220,7 @@ def parse_server_packet(head: int, data: bytes, level: int) -> ServerPacket:
     match head:
         case 0x20:
             return _parse_connack(data, level)
-        case 0x50 | 0x62 | 0x70 if level == LEVEL_5 or len(data) == _PACKET_ID_BYTES:
+        case 0x50 | 0x62 | 0x70 if level == LEVEL_5 or len(data) == PACKET_ID_BYTES:
             acknowledgement = parse_acknowledgement(data)
             if head == 0x50:  # noqa: PLR2004 - a PUBREC
                 return acknowledgement

@@ -61,7 +61,7 @@ pack_answer: Final = struct.Struct(">HH").pack
 """Writes a short answer from its head and a packet id; without a call for the message path."""
 
 PACKET_ID_BYTES: Final = 2
-pack_packet_id: Final = struct.Struct(">H").pack
+pack_uint16: Final = struct.Struct(">H").pack
 _PUBLISH_START_1: Final = struct.Struct(">BBH").pack
 _PUBLISH_START_2: Final = struct.Struct(">BBBH").pack
 """Write the bytes of a PUBLISH before its topic: with one and two bytes of remaining length."""
@@ -295,9 +295,9 @@ def publish(
     """
     assert (packet_id > 0) == (qos > 0)
     head = PUBLISH | dup << 3 | qos << 1 | retain
-    number = pack_packet_id(packet_id) if qos else b""
-    start = publish_start(topic, len(number) + len(properties) + len(body), head)
-    return b"".join((start, number, properties, body))
+    packed_id = pack_uint16(packet_id) if qos else b""
+    start = publish_start(topic, len(packed_id) + len(properties) + len(body), head)
+    return b"".join((start, packed_id, properties, body))
 
 
 def publish_start(topic: bytes, more_bytes: int, head: int = PUBLISH | 1 << 1) -> bytes:
@@ -316,4 +316,4 @@ def publish_start(topic: bytes, more_bytes: int, head: int = PUBLISH | 1 << 1) -
     if remaining < 0x4000:  # noqa: PLR2004 - two bytes carry fourteen
         low = remaining & 0x7F | 0x80
         return _PUBLISH_START_2(head, low, remaining >> 7, topic_bytes) + topic
-    return bytes((head,)) + variable(remaining) + pack_packet_id(topic_bytes) + topic
+    return bytes((head,)) + variable(remaining) + pack_uint16(topic_bytes) + topic
