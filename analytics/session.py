@@ -95,11 +95,11 @@ def java_options(size: int | None) -> list[str]:
 def class_path(home: Path) -> str:
     """Return the jars with most classes, for Java to look into them first.
 
-    Otherwise it looks for each class in hundreds of jars, one after another, in the order in which
-    their folder has them: a sixth of the time of a small day.
+    Otherwise it searches hundreds of jars for each class, in the order of their folder: a sixth of
+    the time of a small day.
 
     Args:
-        home: That of Spark.
+        home: Folder of the Spark installation.
     """
     jars = [path for name in _MOST_CLASSES for path in home.glob(f"jars/{name}[-_][0-9]*.jar")]
     return os.pathsep.join(map(str, jars))

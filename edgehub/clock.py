@@ -175,7 +175,7 @@ class SystemClock:
         self._libc = ctypes.CDLL(None)
 
     monotonic = staticmethod(time.monotonic)
-    """Without a call in between: it is asked for at each read of a client."""
+    """Return monotonic seconds; without a Python call in between, for each read of a client."""
 
     def boottime_ms(self) -> int:
         """Return milliseconds since the boot, suspended time included."""

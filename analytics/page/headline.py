@@ -98,11 +98,11 @@ def _tile(
     name: str,
 ) -> str:
     before = {ago: figure(each) for ago, each in earlier.items()}
-    beside = [f"yesterday {word(before[1])}"] if 1 in before else []
+    compared = [f"yesterday {word(before[1])}"] if 1 in before else []
     if len(before) > 1:
         middle = word(round(median(before.values())))
-        beside.append(f"median of {len(before)} days {middle}")
-    line = f"<em>{', '.join(beside)}</em>" if beside else ""
+        compared.append(f"median of {len(before)} days {middle}")
+    line = f"<em>{', '.join(compared)}</em>" if compared else ""
     return f'<div class="tile"><b>{word(figure(metrics))}</b><span>{name}</span>{line}</div>'
 
 

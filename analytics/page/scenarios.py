@@ -26,15 +26,15 @@ def scenarios(answered: Mapping[str, Any]) -> str:
     effects = [effect for effect in answered["effects"] if effect["scenario"] != name]
     effects.sort(key=lambda effect: -effect["net"])
     chosen = [effect for effect in answered["effects"] if effect["scenario"] == name]
-    lines = [f"<li><b>Advice</b>: {_told(effect)}</li>" for effect in chosen]
-    lines += [f"<li>{_told(effect)}</li>" for effect in effects[:LINES_MAX]]
+    lines = [f"<li><b>Advice</b>: {_line(effect)}</li>" for effect in chosen]
+    lines += [f"<li>{_line(effect)}</li>" for effect in effects[:LINES_MAX]]
     if not chosen and answered["advised"]:
         lines.insert(0, "<li>No other priority or time to live would have let more arrive.</li>")
     note = "Simulated on the recorded day; the table what_if has each hub and route."
     return section("What if", f'<ul class="plain">{"".join(lines)}</ul>', note)
 
 
-def _told(effect: Mapping[str, Any]) -> str:
+def _line(effect: Mapping[str, Any]) -> str:
     name = escape(effect["scenario"])
     untold = f" Cannot be told at {counted(effect['untold'], 'hub')}." if effect["untold"] else ""
     if not effect["hubs"]:

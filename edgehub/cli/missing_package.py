@@ -49,7 +49,7 @@ def _innermost(traceback: TracebackType | None) -> str:
 
 
 def _hint(package: str) -> str:
-    # Takes as long to import as the rest of a command, and is needed where one has failed.
+    # Imported after a failure only: it takes as long as the rest of a command.
     from importlib import metadata  # noqa: PLC0415
 
     for requirement in metadata.requires("edgehub") or ():

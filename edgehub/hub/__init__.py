@@ -3,8 +3,8 @@
 import sys
 
 if "rich" not in sys.modules:
-    # Structlog loads it where it is installed, for tracebacks that it formats; `telemetry.log`
-    # does not let it. It would be a twentieth of a hub's memory, and as much of its start.
+    # structlog imports rich where it is installed, for tracebacks, which `telemetry.log` has it
+    # print without. That would take a twentieth of a hub's memory and of its start.
     sys.modules["rich"] = None  # type: ignore[assignment]  # an import fails as if it were absent
     try:
         import structlog  # noqa: F401

@@ -18,24 +18,30 @@ from edgehub.journal.row_events import FORM
 _FORM_BEFORE = 1
 """Without the duration of sends; a file of the program before may hold it."""
 
-Column = Any
-"""A list with an item for each event, or the one value that all of them have."""
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from edgehub.journal.row_events import Counts, Note
 
+Column = Any
+"""A list with an item for each event, or the one value that all of them have."""
+
 
 class Run(Struct, frozen=True):
-    """Some events of one kind, one behind the other.
+    """Consecutive events of one kind.
 
     Attributes:
         kind: The event.
+        offsets: Of the rows.
+        times: Hub time of the events.
+        enqueued: Hub time at which the rows were enqueued.
         ttls: Times to live, None = none.
-        senders: Places in the senders of the section.
-        routes: Places in the routes of the section.
+        sizes: Bytes of the rows.
+        attempts: Attempts to send so far.
+        senders: Indexes into the senders of the section.
+        routes: Indexes into the routes of the section.
         keys: See `Row.message_key`.
+        reasons: Why the rows left, None = the event has no reason.
         took: See `Row.took_ms`.
     """
 

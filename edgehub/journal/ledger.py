@@ -415,7 +415,7 @@ class Ledger:
     def _count(
         self, key: Key, event: int, size: int, to_endpoint: str | None, rows_since: dict[int, int]
     ) -> None:
-        """Count an event of rows, of which so many were enqueued at each of some hub times."""
+        """Count an event of some rows; `rows_since` is their number by the time of enqueueing."""
         effect = _EFFECT[min(event, RowEvent.MOVED)]
         target = moved_target(event)
         changes = [(key, effect)]

@@ -250,7 +250,7 @@ class EventColumns(Struct, eq=False):
         return low, high
 
     def take(self, offsets: set[int]) -> EventColumns:
-        """Take the events of some rows out, which have not left yet: `add_later` has none."""
+        """Remove and return the events of rows that have not left: `add_later` has none of them."""
         if offsets.isdisjoint(self.offsets):
             return EventColumns()
         taken = self._chosen([each in offsets for each in self.offsets])

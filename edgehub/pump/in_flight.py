@@ -146,7 +146,7 @@ class InFlight:
         any_held = self._holds.count > 0
         count = size = took_ms = 0
         latest: Flight | None = None
-        before: Flight | None = None
+        previous: Flight | None = None
         for row in rows:
             sent = pop(row.offset, None)
             if sent is None:
@@ -155,8 +155,8 @@ class InFlight:
             count += 1
             size += row_size
             flight.confirmed_bytes += row_size
-            if flight is not before:
-                before = flight
+            if flight is not previous:
+                previous = flight
                 took_ms = int((now - flight.sent_at) * 1000)
                 if latest is None or flight.number > latest.number:
                     latest = flight

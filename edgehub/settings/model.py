@@ -45,7 +45,7 @@ from edgehub.storage.hub_folder import control_path, default_data_dir
 
 MESSAGE_BYTES_MAX: Final = 262_144
 VARIABLE_PREFIX: Final = "EDGEHUB_"
-"""Of environment variables that set these."""
+"""Of environment variables that are settings."""
 
 
 def _local_topic(topic_filter: str) -> str:

@@ -31,7 +31,7 @@ class JobResult(asyncio.Future[T]):
 
     @override
     def cancel(self, msg: Any = None) -> bool:
-        """Do nothing; the waiter gets its cancellation in place of the result."""
+        """Return False: the job goes on, and its waiter is cancelled once it has ended."""
         return False
 
 

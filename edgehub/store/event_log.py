@@ -39,7 +39,7 @@ Depth = tuple[str, int, int, int]
 """endpoint, priority, rows, bytes."""
 
 Early = dict[tuple["EndpointId", "Priority"], tuple[EventColumns, EventColumns]]
-"""By queue: how rows joined it that left before their commit, and what else they have seen."""
+"""By queue, for rows that left before their commit: their enqueueing, and their other events."""
 
 
 class StoredEvents:

@@ -294,8 +294,8 @@ def _insert(
 def _bound(rows: Sequence[Params]) -> list[object]:
     """Return the values of rows as they are bound.
 
-    The module looks for adapters of all types but int, float, str and bytearray, which takes three
-    times as long as the binding.
+    `sqlite3` looks for adapters of all types but int, float, str and bytearray, which takes three
+    times as long as the binding itself.
     """
     return [
         bytearray(value) if value.__class__ is bytes else value for row in rows for value in row

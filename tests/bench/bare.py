@@ -60,7 +60,7 @@ class BareServer(asyncio.Protocol):
 
 @contextmanager
 def a_bare_server() -> Iterator[int]:
-    """Run the server in a process of its own; gives its port."""
+    """Run the server in a process of its own; yields its port."""
     command = [sys.executable, "-m", "tests.bench.bare"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

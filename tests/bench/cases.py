@@ -27,7 +27,7 @@ FILTER: Final = "devices/+/messages/events/#"
 DRAIN_TIMEOUT_S: Final = 60
 IDLE_S: Final = 5.0
 FLEET: Final = (2_900_000, *(52_000,) * 40)
-"""Messages of hubs, ten million lines of a day."""
+"""Messages of each hub; ten million lines of a day in all."""
 FSYNCS: Final = 200
 BODY_BYTES: Final = 200
 
@@ -43,7 +43,7 @@ def ingest_500x1(folder: Path) -> Figures:
 
 
 def many_clients(folder: Path) -> Figures:
-    """The latter against the former, and against a server that only answers."""
+    """Compare 500 clients with ten, and with 500 of a server that only answers."""
     few = ingest_10x50(folder)["ingest_10x50_msgs_s"]
     many = ingest_500x1(folder)["ingest_500x1_msgs_s"]
     with a_bare_server() as port:

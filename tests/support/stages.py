@@ -7,8 +7,8 @@ they have a third process, beside the two that keep both cores busy. What takes 
 measures time, is marked `alone`, and comes last. Temporary files are in memory, where thousands of
 syncs take no time; in full size they are on the disk.
 
-No test can hold up the run. One past its time-out is told so again and again until it ends, and in
-the end its process is ended; what ends a process fails, is not run again, and another process does
+No test can hold up the run. One past its time-out is interrupted until it ends, and at last its
+process is ended; a test that ends its process fails and is not run again, and another process runs
 the rest. A test that fails half-way may leave a thread behind that keeps the process alive for
 ever, after all results were printed; then the run is ended, and is a failed one.
 """
@@ -73,7 +73,7 @@ def pytest_configure() -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """In full size, properties have more examples."""
+    """Mark tests of properties, which have more examples in full size."""
     if is_hypothesis_test(getattr(item, "obj", None)):
         item.add_marker("scaled")
 
@@ -114,7 +114,7 @@ class Files:
 
     @property
     def collection_is_completed(self) -> bool:
-        """Return whether all have said which tests there are."""
+        """Return whether all processes have reported their tests."""
         return self._ready >= self._processes
 
     @property
@@ -124,7 +124,7 @@ class Files:
 
     @property
     def tests_finished(self) -> bool:
-        """Return whether no process needs to hear of more tests."""
+        """Return whether no process has to be sent more tests."""
         is_left = not self._is_scheduled or self._busy or self._waiting or self._alone
         return not is_left and all(len(tests) < AHEAD for tests in self._given.values())
 
@@ -206,7 +206,7 @@ class OutOfTime(KeyboardInterrupt):
 
 
 INTERRUPTIBLE: Final = pytest.StashKey[bool]()
-"""Whether a test runs, or its fixtures, and not what reports on them."""
+"""Whether a test or its fixtures run, and not the plugins that report on them."""
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
@@ -224,7 +224,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
 
 
 def pytest_timeout_cancel_timer() -> bool:
-    """Let a test be that ended in time."""
+    """Stop the timer of a test that ended in time."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     faulthandler.cancel_dump_traceback_later()
     return True
@@ -247,8 +247,8 @@ pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
 
 @contextlib.contextmanager
 def _turn(lock: Path, *, alone: bool) -> Iterator[None]:
-    # Who wants to be alone closes the gate meanwhile, so that a row of others cannot starve it.
-    # Locks of this process: what a test forks and leaves behind holds up nobody.
+    # A test that has to be alone closes the gate until it has run, so that others cannot starve it.
+    # The locks are those of this process: what a test forks and leaves behind holds none.
     with lock.with_suffix(".gate").open("a+") as gate, lock.open("a+") as room:
         fcntl.lockf(gate, fcntl.LOCK_EX)
         fcntl.lockf(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -157,7 +157,7 @@ class NetworkServer:
         self._tasks, self._is_running = tasks, True
 
     def stop(self) -> None:
-        """Send no more messages to devices; they wait."""
+        """Stop sending messages to devices; they stay stored."""
         self._is_running = False
 
     def always_listens(self, device_id: str) -> None:

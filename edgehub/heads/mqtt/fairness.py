@@ -92,8 +92,8 @@ class Turn:
 
     Attributes:
         is_over: Whether other clients have a turn first, whatever this one has unsettled.
-        is_waiting: Whether the client waits for its next turn and must not be read; so it does
-            whenever something of it waits.
+        is_waiting: Whether the client waits for its next turn and must not be read; true between
+            slices as long as bytes or packets of it are left.
     """
 
     __slots__ = (
@@ -191,7 +191,7 @@ class Turn:
 
     @property
     def has_rest(self) -> bool:
-        """Whether bytes wait."""
+        """Return whether bytes wait."""
         return self._at < len(self._rest)
 
     def _wait(self, seconds: float) -> None:

@@ -71,7 +71,7 @@ class UnexpectedTokenError(Exception):
 
 
 class _Level:
-    """What stands between two parentheses so far, or in a whole condition.
+    """The part of a condition that has been read at one level of parentheses.
 
     Args:
         build: Makes expressions.
@@ -91,23 +91,23 @@ class _Level:
         return self.opening is not None and self.opening.type == "NAME"
 
     def prefix(self, token: RouteToken) -> None:
-        """Take an operator in front of the next operand."""
+        """Record an operator in front of the next operand."""
         self._prefixes.append(token)
 
     def operand(self, expression: Expression) -> None:
-        """Take an operand, and bind what stands in front of it."""
+        """Record an operand, and bind the operators in front of it."""
         while self._prefixes:
             token = self._prefixes.pop()
             expression = _PREFIXES[token.type](self._build, token, expression)
         self._operands.append(expression)
 
     def operator(self, token: RouteToken) -> None:
-        """Take an operator between two operands, and bind those before it that bind as tightly."""
+        """Record an operator between operands, and bind those before it that bind as tightly."""
         self._bind(_OPERATORS[token.type][0])
         self._operators.append(token)
 
     def value(self) -> Expression:
-        """Return the expression of all of it, and begin with the next one."""
+        """Return the expression of all that was read, and start the next one."""
         self._bind(0)
         return self._operands.pop()
 

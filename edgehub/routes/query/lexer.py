@@ -107,7 +107,7 @@ class RouteToken(str):
     def __new__(
         cls, kind: str, text: str = "", start: int = 0, line: int = 1, column: int = 1
     ) -> Self:
-        """Make one; `str` has no place for more than its text."""
+        """Build a token; in `__new__`, since a `str` is created with its text alone."""
         token = super().__new__(cls, text)
         token.type = kind
         token.start = start

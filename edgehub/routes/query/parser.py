@@ -1,6 +1,6 @@
 """Route text into a checked route.
 
-Owns what is wrong with a route as a whole. May call the lexer, the grammar with its builder, and
+Owns the checks of a route as a whole. May call the lexer, the grammar with its builder, and
 the rules of conditions. Invariant: for any text, the result is a route or one
 `RouteCompileError` with all faults and their places.
 """
