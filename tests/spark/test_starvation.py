@@ -110,7 +110,8 @@ def test_an_endpoint_that_nothing_serves_is_no_idle_link(results: Results):
     found = [tuple(row[name] for name in columns) for row in results.table("unserved")]
     assert found == [("unserved", "upstream", 1, 1_260_000)]
     page = results.page.read_text("utf-8")
-    assert "<b>unserved</b>: no upstream was named for 21 min;" in page
+    hub = '<a href="hubs/unserved.html">unserved</a>'
+    assert f"<b>{hub}</b>: no upstream was named for 21 min;" in page
 
 
 def test_a_window_has_a_shortest_length(results: Results):
