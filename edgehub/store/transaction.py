@@ -124,12 +124,13 @@ def delete_rows(connection: sqlite3.Connection, write: QueueWrite) -> None:
     """Delete the rows of one queue that leave."""
     if not write.deletes:
         return
-    lowest, highest = min(write.deletes), max(write.deletes)
+    leaving = sorted(write.deletes)
     where = "offset BETWEEN ? AND ?"
-    chosen: tuple[int, int] | tuple[str] = (lowest, highest)
-    if highest - lowest >= len(write.deletes):
+    chosen: tuple[int, int] | tuple[str] = (leaving[0], leaving[-1])
+    # A row that is named twice must not pass for one in between.
+    if leaving[-1] - leaving[0] >= len(set(leaving)):
         # Rows of other queues, or rows that stay, are in between.
-        where, chosen = "offset IN (SELECT value FROM json_each(?))", (json_list(write.deletes),)
+        where, chosen = "offset IN (SELECT value FROM json_each(?))", (json_list(leaving),)
     deleted = connection.execute(
         f"DELETE FROM q_{write.number} WHERE {where}",  # noqa: S608 - our number and words
         chosen,

@@ -63,3 +63,13 @@ def test_exactly_the_rows_that_leave_are_deleted(leaving: list[int]) -> None:
         delete_rows(connection, QueueWrite(1, deletes=leaving))
         left = [offset for (offset,) in connection.execute("SELECT offset FROM q_1")]
     assert left == [offset for offset in range(1, 7) if offset not in leaving]
+
+
+def test_a_row_that_is_named_twice_takes_no_other_along() -> None:
+    """The number of deleted rows would be right, and the row in between lost."""
+    with _a_queue() as (connection, _):
+        write = QueueWrite(1, plain=[_plain(offset) for offset in range(1, 7)])
+        write_queue(connection, write, Outcome(), 0)
+        with pytest.raises(AssertionError):
+            delete_rows(connection, QueueWrite(1, deletes=[3, 3, 5]))
+        assert connection.execute("SELECT 1 FROM q_1 WHERE offset = 4").fetchall() == [(1,)]
