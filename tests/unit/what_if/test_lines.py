@@ -35,9 +35,10 @@ def test_the_advice_comes_first_with_what_it_costs() -> None:
     lines = shown.split("<li>")[1:]
     assert [line.startswith("<b>Advice</b>: longer: ") for line in lines] == [True, False, False]
     assert "180\u202f000 of 448\u202f407 messages that did not arrive would have" in lines[0]
-    assert "costs priority 9 9\u202f000 messages. Cannot be told at 1 hub." in lines[0]
+    assert "costs 9\u202f000 messages of priority 9. Cannot be told at 1 hub." in lines[0]
     assert lines[1].startswith("more: 10 of 20")
-    assert "less &lt;1&gt;: no more messages would have arrived; costs priority 0" in lines[2]
+    lost = "no more messages would have arrived; costs 5 messages of priority 0"
+    assert f"less &lt;1&gt;: {lost}" in lines[2]
 
 
 def test_a_grid_without_a_use_is_shown() -> None:
