@@ -36,7 +36,8 @@ class JournalFeed:
         self._writer = writer
         self._database = database
         self._links: dict[EndpointId, int] = {}
-        self._committing: asyncio.Future[int] | None = None
+        self._forgetting: asyncio.Future[None] | None = None
+        """Done once memory equals the file after the last `forget`."""
         self.store_id = hex_store_id(store_id)
         self.message_prefix = f"{store_id}-"
 
@@ -174,20 +175,21 @@ class JournalFeed:
             StoreError: The store is closed.
         """
         committing = self._writer.transact(self._events.forget(number, state))
+        forgetting = self._forgetting = asyncio.get_running_loop().create_future()
 
         def note(done: asyncio.Future[int]) -> None:
             if not done.cancelled() and done.exception() is None:
                 self._events.forgotten(done.result(), state, written_ms)
+            forgetting.set_result(None)
 
         # Also where the caller is cancelled: memory equals the file.
         committing.add_done_callback(note)
-        self._committing = committing
         await asyncio.shield(committing)
 
     async def settled(self) -> None:
         """Wait for the transaction of a `forget` whose caller may have been cancelled."""
-        if self._committing is not None and not self._committing.done():
-            await asyncio.wait([self._committing])
+        if self._forgetting is not None:
+            await asyncio.wait([self._forgetting])
 
 
 def hex_store_id(store_id: str) -> str:
