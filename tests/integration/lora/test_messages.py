@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edgehub.heads.lora.answers import RESERVED_AHEAD, RESERVED_MIN
+from edgehub.hub.store import StorePart
 from edgehub.lab.radio.device import ReceivedDownlink
 from tests.support.lora import (
     STATIONS,
@@ -188,10 +190,16 @@ async def test_an_answer_that_is_late_uses_the_second_window_or_is_counted(tmp_p
     clock = ForwardClock()
     async with lora_hub(tmp_path, clock=clock) as hub, a_station(hub) as station:
         device = await personalised(hub, DEV_EUI)
+        [store] = [part.store for part in hub.hub.parts if isinstance(part, StorePart)]
         for later_s, window in ((1.2, "rx2"), (3.0, "missed")):
+            # The disk takes its time, and the answer follows the commit.
+            is_late = threading.Event()
+            written = store.database.submit(lambda _: is_late.wait(10))  # noqa: B023 - awaited
             await station.hear(device.uplink(b"x", confirmed=True))
             await hub.until(lambda: hub.hub.status()["lora"]["busy"] == 1)
             clock.later_s += later_s
+            is_late.set()
+            assert await written
             await hub.until(lambda: hub.hub.status()["lora"]["downlinks"].get(window) == 1)  # noqa: B023 - awaited
         async with asyncio.timeout(5):
             message = await station.downlinks.get()
