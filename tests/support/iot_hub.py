@@ -249,24 +249,24 @@ class IotHub:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one connection."""
         link = None
-        try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                link = await self._signed_in(reader, writer)
-                while link is not None:
-                    kind, flags, payload = await read(reader)
-                    if kind == DISCONNECT:
-                        break
-                    if fault := self._take(link, kind, flags, payload):
-                        self.faults.append(f"{link.client.id}: {fault}")
-                        break
-                    self._changed.set()
-            if link is not None and link.client.link is link:
-                link.client.link = None
-                if link.is_clean:
-                    link.client.filters.clear()
-        finally:
-            # Also when its test has ended.
-            writer.close()
+        # Closed also when a test has ended, which cancels it.
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(asyncio.IncompleteReadError, ConnectionError),
+        ):
+            link = await self._signed_in(reader, writer)
+            while link is not None:
+                kind, flags, payload = await read(reader)
+                if kind == DISCONNECT:
+                    break
+                if fault := self._take(link, kind, flags, payload):
+                    self.faults.append(f"{link.client.id}: {fault}")
+                    break
+                self._changed.set()
+        if link is not None and link.client.link is link:
+            link.client.link = None
+            if link.is_clean:
+                link.client.filters.clear()
         self._changed.set()
 
     async def _signed_in(

@@ -64,7 +64,8 @@ class Mqtt5Peer:
         self._writer = writer
         self.unanswered = []
         rest = b""
-        with contextlib.suppress(ConnectionError):
+        # Closed also when a test has ended, which cancels it.
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             while data := await reader.read(65_536):
                 rest += data
                 if b"MQTT" in rest[:8]:
@@ -77,7 +78,6 @@ class Mqtt5Peer:
                     if not self.speaks_5:
                         break
                 rest = rest[self._take(rest) :]
-        writer.close()
 
     def _take(self, data: bytes) -> int:
         taken = 0

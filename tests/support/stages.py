@@ -140,7 +140,7 @@ class Files:
         self._ready += 1
 
     def schedule(self) -> None:
-        """Give all processes their first tests, or more to those that have too few."""
+        """Assign all processes their first tests, or more to those that have too few."""
         if not self._is_scheduled:
             self._is_scheduled = True
             if self._processes > CORES:
