@@ -14,11 +14,12 @@ from typing import Any, Final
 import click
 import uvloop
 
+import edgehub.hub  # noqa: F401 - first, see there
 from edgehub.cli.config_file import default_config
-from edgehub.hub.hub import Hub
 from edgehub.lifecycle import Signals
 from edgehub.notify.service_manager import ServiceManager
 from edgehub.settings.configuration import read_settings
+from edgehub.settings.loading import settings_check
 from edgehub.settings.origin import LoadedSettings, SettingsSource
 from edgehub.telemetry.log import configure
 
@@ -47,13 +48,21 @@ def run(
     if log_level is not None:
         flags["log"] = {"level": log_level}
     source = SettingsSource(own_config or obj["config"], flags, find=default_config)
-    loaded = read_settings(source)
+    loaded = _read(source)
     configure(level=loaded.settings.log.level, fmt=loaded.settings.log.format)
     _raise_open_files()
     # A watchdog ends a hub that hangs with SIGABRT; then the log says where it hung.
     faulthandler.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(loaded, source))
+
+
+def _read(source: SettingsSource) -> LoadedSettings:
+    try:
+        return read_settings(source)
+    finally:
+        # Only a reload checks settings again.
+        settings_check.cache_clear()
 
 
 def _freeze_objects() -> None:
@@ -73,10 +82,13 @@ def _raise_open_files() -> None:
 
 
 async def _run(loaded: LoadedSettings, source: SettingsSource) -> int:
+    # After the check of the settings, whose memory it takes.
+    from edgehub.hub.hub import Hub  # noqa: PLC0415
+
     manager = ServiceManager.from_environment(os.environ, pid=os.getpid())
     hub = Hub(
         loaded,
-        reread=partial(read_settings, source),
+        reread=partial(_read, source),
         service_manager=manager,
         opened=_freeze_objects,
     )

@@ -46,6 +46,9 @@ its queue and leaves again through the new one."""
 TIDY_S: Final = 2.0
 """Between two looks for endpoints that are not needed any more."""
 
+_NOT_NAMED: Final = EndpointSettings.model_construct()
+"""What holds for an endpoint that the settings do not name: that of an input of a module."""
+
 ADJUSTABLE: Final = frozenset(
     {
         "order",
@@ -323,7 +326,7 @@ class EndpointsPart(Part):
             clock=self._clock,
             now_ms=store.hub_time.now_ms,
             rng=self._factory.rng,
-            options=PumpOptions(**_bounds(self._named.get(endpoint_id, EndpointSettings()))),
+            options=PumpOptions(**_bounds(self._named.get(endpoint_id, _NOT_NAMED))),
             close_counts=store.suspects,
             dependency_tracker=self._entities,
             listener=store.journal,
@@ -362,7 +365,7 @@ class EndpointsPart(Part):
         del self._served[endpoint_id]
 
     def _rules(self, row: Row, endpoint_id: EndpointId) -> DeliveryRules:
-        options = self._named.get(endpoint_id, EndpointSettings())
+        options = self._named.get(endpoint_id, _NOT_NAMED)
         order, attempts, age_s = Order(options.order), options.max_attempts, options.max_age_s
         try:
             route = self._router.table.delivery_rules(row.routes[0])
@@ -399,7 +402,7 @@ def _endpoint_document(served: _Served, *, drain_eta_seconds: float | None) -> d
 
 
 def _link_of(options: EndpointSettings) -> tuple[type[EndpointSettings], dict[str, Any]]:
-    return type(options), options.model_dump(exclude=set(ADJUSTABLE))
+    return type(options), {key: value for key, value in options if key not in ADJUSTABLE}
 
 
 def _bounds(options: EndpointSettings) -> dict[str, Any]:

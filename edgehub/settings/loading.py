@@ -11,10 +11,11 @@ import json
 import os
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from edgehub.errors import ConfigError
 from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, is_in, near
@@ -73,9 +74,19 @@ def find_hub(file: Path | None) -> Settings | None:
         if (variable := environment_variable([key])) is not None:
             given[key] = os.environ[variable]
     try:
-        return Settings(**given)
+        return settings_check().validate_python(given)
     except ValidationError:
         return None
+
+
+@cache
+def settings_check() -> TypeAdapter[Settings]:
+    """Return what checks settings.
+
+    It takes 2 MB and a twentieth of a second, so it is kept until `cache_clear()`, and is not part
+    of the model, which lives as long as the process.
+    """
+    return TypeAdapter(Settings)
 
 
 def check_settings(
@@ -96,7 +107,8 @@ def check_settings(
     unknown = list(_unknown_environment())
     try:
         below = _merged(_environment(), document)
-        loaded = Settings.model_validate(_merged(_with_cleanup(given, cleanup), below))
+        values = _merged(_with_cleanup(given, cleanup), below)
+        loaded = settings_check().validate_python(values)
     except ValidationError as invalid:
         origins = Origins(file=file, document=document, flags=given, variable=environment_variable)
         faults = [fault for detail in invalid.errors() for fault in faults_of(origins, detail)]

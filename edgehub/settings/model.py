@@ -296,7 +296,9 @@ class LogSettings(Section):
 class Settings(BaseModel):
     """All settings of one hub."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # See `loading.settings_check`. A section that is left out is made of its defaults unchecked:
+    # that takes no validator of its own.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     hub_id: OptionalText = Field(
         default=None,
@@ -322,34 +324,36 @@ class Settings(BaseModel):
         description="Socket of the command line; absent = control.sock in data_dir, or systemd's.",
         examples=["/run/edgehub/control.sock"],
     )
-    store: StoreSettings = StoreSettings()
-    journal: JournalSettings = JournalSettings()
-    clock: ClockSettings = ClockSettings()
-    mqtt: MqttSettings = MqttSettings()
-    http: HttpSettings = HttpSettings()
+    store: StoreSettings = Field(default_factory=StoreSettings.model_construct)
+    journal: JournalSettings = Field(default_factory=JournalSettings.model_construct)
+    clock: ClockSettings = Field(default_factory=ClockSettings.model_construct)
+    mqtt: MqttSettings = Field(default_factory=MqttSettings.model_construct)
+    http: HttpSettings = Field(default_factory=HttpSettings.model_construct)
     broker: BrokerSettings | None = Field(
         default=None, description="An existing MQTT broker that the hub joins; absent = none."
     )
-    lora: LoraSettings = LoraSettings()
-    workload: WorkloadSettings = WorkloadSettings()
-    entities: EntitySettings = EntitySettings()
-    mapper: MapperSettings = MapperSettings()
-    web: WebSettings = WebSettings()
-    redis: RedisSettings = RedisSettings()
-    routing_table: RoutingTableSettings = RoutingTableSettings()
+    lora: LoraSettings = Field(default_factory=LoraSettings.model_construct)
+    workload: WorkloadSettings = Field(default_factory=WorkloadSettings.model_construct)
+    entities: EntitySettings = Field(default_factory=EntitySettings.model_construct)
+    mapper: MapperSettings = Field(default_factory=MapperSettings.model_construct)
+    web: WebSettings = Field(default_factory=WebSettings.model_construct)
+    redis: RedisSettings = Field(default_factory=RedisSettings.model_construct)
+    routing_table: RoutingTableSettings = Field(
+        default_factory=RoutingTableSettings.model_construct
+    )
     tenants: dict[TenantName, TenantSettings] = Field(
         default_factory=dict,
         description="Who shares the hub without seeing one another; absent = everybody is one.",
     )
-    affinity: AffinitySettings = AffinitySettings()
-    device_bound: DeviceBoundSettings = DeviceBoundSettings()
+    affinity: AffinitySettings = Field(default_factory=AffinitySettings.model_construct)
+    device_bound: DeviceBoundSettings = Field(default_factory=DeviceBoundSettings.model_construct)
     upstream: AnyEndpoint | None = Field(
         default=None, description="Where $upstream goes; absent = collect only."
     )
     endpoints: dict[EndpointName, AnyEndpoint] = Field(
         default_factory=dict, description="Further endpoints by name, for the sink Endpoint(name)."
     )
-    log: LogSettings = LogSettings()
+    log: LogSettings = Field(default_factory=LogSettings.model_construct)
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Settings:

@@ -27,11 +27,24 @@ UNUSED = {
 
 def test_a_hub_loads_nothing_that_it_does_not_use() -> None:
     """Its command imports whatever a hub without sections of settings runs on."""
+    assert _after_loading(f"{set(UNUSED)} & set(sys.modules)") == []
+
+
+def test_what_checks_settings_can_be_given_back() -> None:
+    """No model of a section keeps a validator of its own, which lives as long as the process."""
+    complete = "[each.__name__ for each in Section.__subclasses__() if each.__pydantic_complete__]"
+    assert _after_loading(f"[*{complete}, Settings.__pydantic_complete__]") == ["False"]
+
+
+def _after_loading(names: str) -> list[str]:
+    """Return what there is of `names`, an expression, once a hub has read its settings."""
     program = (
         "import sys, edgehub.cli.main, edgehub.cli.run\n"
-        "from edgehub.settings import load_settings\n"
+        "from edgehub.settings import Settings, load_settings\n"
+        "from edgehub.settings.values import Section\n"
         "load_settings(None)\n"
-        f"print(*({set(UNUSED)} & set(sys.modules)))"
+        "import edgehub.hub.hub\n"
+        f"print(*({names}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -40,4 +53,4 @@ def test_a_hub_loads_nothing_that_it_does_not_use() -> None:
         text=True,
         capture_output=True,
     )
-    assert done.stdout.split() == []
+    return done.stdout.split()
