@@ -16,6 +16,7 @@ from edgehub.entities.documents import optional_text, read_object, write_json
 from edgehub.entities.effects import OutputName
 from edgehub.entities.faults import MappingError
 from edgehub.entities.timestamps import write_time
+from edgehub.entities.topics import ALARM_JOURNAL
 
 if TYPE_CHECKING:
     from edgehub.entities.effect_collector import EffectCollector
@@ -33,7 +34,6 @@ ALARMS_MAX: Final = 10_000
 ALARMS_BYTES_MAX: Final = 16 * 2**20
 """Topics and payloads of those in the journal, and again of those that are gathered."""
 
-JOURNAL: Final = "c8y-internal/alarms/"
 LIVE_KEY: Final = "alarm/"
 SEEN_KEY: Final = "alarm-seen/"
 _CODES: Final = {"critical": "301", "major": "302", "minor": "303", "warning": "304"}
@@ -92,7 +92,7 @@ class Alarms:
 
     def handle_journal(self, topic: str, payload: bytes) -> None:
         """Handle a copy from the journal; it only counts while live alarms are gathered."""
-        alarm = topic[len(JOURNAL) :]
+        alarm = topic[len(ALARM_JOURNAL) :]
         if self.gathers_until_ms is None or self._live.get(alarm, b"") == payload:
             return
         if payload and self._has_room(alarm, payload):
@@ -175,7 +175,7 @@ class Alarms:
     def _record(self, topic: str, payload: bytes) -> None:
         if payload and not self._has_room(topic, payload):
             return
-        self._effects.publish(f"{JOURNAL}{topic}", payload, retain=True)
+        self._effects.publish(f"{ALARM_JOURNAL}{topic}", payload, retain=True)
         if payload:
             self._put(topic, payload)
         elif topic in self._live:

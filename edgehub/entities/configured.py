@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgehub.entities.alarms import JOURNAL
 from edgehub.entities.options import MapperOptions
+from edgehub.entities.topics import ALARM_JOURNAL
 from edgehub.settings.derived import has_platform, mapper_topics
 
 if TYPE_CHECKING:
@@ -28,4 +28,4 @@ def mapper_options(settings: Settings, *, hub_id: str) -> MapperOptions:
 def local_topics(settings: Settings) -> tuple[str, ...]:
     """Return the filters of the local topics that the mapper reads and writes."""
     topics = mapper_topics(settings)
-    return (*topics, f"{JOURNAL}#") if topics else ()
+    return (*topics, f"{ALARM_JOURNAL}#") if topics else ()

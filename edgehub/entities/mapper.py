@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.entities import smartrest
-from edgehub.entities.alarms import JOURNAL, Alarms
+from edgehub.entities.alarms import Alarms
 from edgehub.entities.availability import Heartbeats
 from edgehub.entities.capabilities import SOFTWARE_UPDATE, Capabilities
 from edgehub.entities.cloud_operations import CloudOperations
@@ -34,6 +34,7 @@ from edgehub.entities.registrar import Registrar
 from edgehub.entities.registry import EntityRegistry
 from edgehub.entities.statistics import MapperStatistics
 from edgehub.entities.topics import (
+    ALARM_JOURNAL,
     AUTO_REGISTERING,
     STATE,
     TELEMETRY,
@@ -257,7 +258,8 @@ class Mapper:
     def concerns(self, topic: str) -> bool:
         """Return whether messages on a topic can have effects."""
         is_scheme = self._scheme.parse(topic) is not None
-        return is_scheme or topic == self._effects.cloud.notifications or topic.startswith(JOURNAL)
+        is_own = topic == self._effects.cloud.notifications or topic.startswith(ALARM_JOURNAL)
+        return is_scheme or is_own
 
     def is_telemetry(self, topic: str) -> bool:
         """Return whether a topic is one of measurements, events or alarms."""
@@ -304,7 +306,7 @@ class Mapper:
     def _handle_other(self, topic: str, payload: bytes, now: Instant) -> None:
         if topic == self._effects.cloud.notifications:
             self._cloud_operations.handle(topic, payload, now)
-        elif topic.startswith(JOURNAL):
+        elif topic.startswith(ALARM_JOURNAL):
             self._alarms.handle_journal(topic, payload)
         else:
             self._ignored_total += 1

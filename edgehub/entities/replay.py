@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from edgehub.entities.alarms import JOURNAL
 from edgehub.entities.effects import Instant, LocalPublish, TableChange
 from edgehub.entities.mapper import Mapper
 from edgehub.entities.replay_form import ReplayFormError, read_replay
 from edgehub.entities.tables import EntityContents, load_entities, statement_of
+from edgehub.entities.topics import ALARM_JOURNAL
 from edgehub.mqtt.topic_filter import matches
 from edgehub.storage.sqlite_transaction import in_transaction
 from edgehub.store.migrations import migrate
@@ -170,6 +170,6 @@ def _instant(at_ms: int) -> Instant:
 
 def _shown(topic: str, payload: bytes, *, retain: bool) -> dict[str, Any]:
     value: Any = payload.decode("utf-8", "replace")
-    if payload.startswith(b"{") and not topic.startswith(JOURNAL):
+    if payload.startswith(b"{") and not topic.startswith(ALARM_JOURNAL):
         value = orjson.loads(payload)
     return {"topic": topic, "payload": value, "retain": retain}

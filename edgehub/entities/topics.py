@@ -15,6 +15,9 @@ from edgehub.entities.faults import MappingError
 
 SEGMENTS: Final = 4
 TOPIC_ID_CHARACTERS_MAX: Final = 1024
+ALARM_JOURNAL: Final = "c8y-internal/alarms/"
+"""Where the mapper keeps a retained copy of each live alarm."""
+
 PARSED_MAX: Final = 4096
 """Topics whose parse is kept; when there are more, all are forgotten."""
 

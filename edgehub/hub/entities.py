@@ -17,7 +17,6 @@ from edgehub.entities.announcements import Announcements, cleared
 from edgehub.entities.configured import local_topics, mapper_options
 from edgehub.entities.effect_executor import EffectExecutor
 from edgehub.entities.effects import Instant
-from edgehub.entities.mapper import Mapper
 from edgehub.hub.part import Part
 from edgehub.message import Refusal
 from edgehub.operations.entities import EntityDirectory, entity_operations
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgehub.entities.announcements import Announcement, Subject
+    from edgehub.entities.mapper import Mapper
     from edgehub.entities.tables import EntityContents
     from edgehub.heads.mqtt.local.space import InnerSubscription, LocalSpace
     from edgehub.local_message import LocalMessage, Settle
@@ -100,6 +100,9 @@ class EntitiesPart(Part):
         self.directory: EntityDirectory | None = None
         if not mapper_runs(settings):
             return
+        # Loaded by hubs with a mapper only.
+        from edgehub.entities.mapper import Mapper  # noqa: PLC0415
+
         mapper = self._mapper = Mapper(
             mapper_options(settings, hub_id=hub_id),
             contents,

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from edgehub.devices.faults import DeviceError, DeviceSourceError
 from edgehub.hub.heads import HeadPart
 from edgehub.lora.device import DeviceClass
-from edgehub.lora.regions import REGIONS, FixedRegion
 from edgehub.operations.lora_radio import LorawanRadioOperations
 
 if TYPE_CHECKING:
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
     from edgehub.device_bound.mailboxes import Mailboxes
     from edgehub.heads.lora.head import LoraHead
     from edgehub.hub.devices import DevicesPart
-    from edgehub.lora.regions import Region
     from edgehub.operations.operation import Operation
-    from edgehub.settings import LoraSettings
     from edgehub.settings.configuration import Configuration
 
 log = structlog.get_logger(__name__)
@@ -59,11 +55,13 @@ class LoraPart(HeadPart):
         settings = configuration.settings
         if settings.lora.port is None:
             return
-        from edgehub.heads.lora.head import LoraHead  # noqa: PLC0415 - loaded by hubs with stations only
+        # Loaded by hubs with stations only.
+        from edgehub.heads.lora.head import LoraHead  # noqa: PLC0415
+        from edgehub.lora.regions import region_of  # noqa: PLC0415
 
         self.head = LoraHead(
             settings.lora,
-            _region_of(settings.lora),
+            region_of(settings.lora.region, settings.lora.sub_band),
             devices=devices.devices,
             find=devices.registration.find,
             frames=devices.frames,
@@ -140,10 +138,3 @@ class LoraPart(HeadPart):
         """Return the port, None = there is none."""
         head = self.head
         return {"lora_port": head.addresses[0][1] if head is not None and head.addresses else None}
-
-
-def _region_of(settings: LoraSettings) -> Region:
-    region = REGIONS[settings.region]
-    if isinstance(region, FixedRegion):
-        return replace(region, sub_band=settings.sub_band)
-    return region

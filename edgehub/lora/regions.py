@@ -303,3 +303,9 @@ REGIONS: Final[dict[str, Region]] = {
     region.name: region
     for region in (EU868, US915, AU915, AS923_1, AS923_2, AS923_3, AS923_4, KR920)
 }
+
+
+def region_of(name: str, sub_band: int) -> Region:
+    """Return a plan of `REGIONS`; of one with fixed channels, stations hear those of a sub-band."""
+    region = REGIONS[name]
+    return replace(region, sub_band=sub_band) if isinstance(region, FixedRegion) else region

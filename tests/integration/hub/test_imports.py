@@ -13,6 +13,8 @@ UNUSED = {
     "aiomqtt": "devices of trials",
     "argparse": "pydantic-settings, where no variable has a setting",
     "cryptography": "LoRaWAN",
+    "edgehub.entities.mapper": "a mapper",
+    "edgehub.lora.regions": "stations of LoRaWAN",
     "html.entities": "pygments",
     "http.client": "commands that fetch",
     "pydantic_settings": "variables with settings",
