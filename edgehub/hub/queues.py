@@ -14,8 +14,6 @@ from edgehub.operations.forecast.forecast import QueueForecast
 from edgehub.operations.manifest_change import Present, difference_document
 from edgehub.operations.operation import Operation, Resource
 from edgehub.operations.queues import QueueOperations
-from edgehub.operations.results import queues as queues_results
-from edgehub.operations.results import routes as routes_results
 from edgehub.operations.room import Room
 from edgehub.operations.routes import MANIFEST
 from edgehub.routes.manifest import parse_manifest
@@ -107,20 +105,20 @@ class QueuesPart(Part):
                 name="status",
                 about="Describe the whole hub.",
                 handler=self._status,
-                result=queues_results.StatusDocument,
+                result="edgehub.operations.results.queues:StatusDocument",
             ),
             Operation(
                 name="queue list",
                 about="List all queues.",
                 handler=self._list,
-                result=queues_results.QueuesDocument,
+                result="edgehub.operations.results.queues:QueuesDocument",
                 resource=Resource(method="GET", path="/api/v1/queues"),
             ),
             Operation(
                 name="manifest diff",
                 about="Say what another manifest would make of routes, queues and disk.",
                 handler=self._manifest_difference,
-                result=routes_results.ManifestDifferenceDocument,
+                result="edgehub.operations.results.routes:ManifestDifferenceDocument",
                 arguments=MANIFEST,
             ),
             *self._asked.table(),

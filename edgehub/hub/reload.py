@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from edgehub.errors import ConfigError, EdgeHubError
 from edgehub.hub.part import Part
 from edgehub.operations.operation import Operation
-from edgehub.operations.results import configuration as results
 from edgehub.settings.change import plan_change
 from edgehub.settings.configuration import fault_documents, read_configuration
 from edgehub.settings.effective import effective_document
@@ -113,14 +112,14 @@ class ReloadPart(Part):
                 name="config reload",
                 about="Read settings, manifest, identities and tokens again.",
                 handler=self.request,
-                result=results.ReloadDocument,
+                result="edgehub.operations.results.configuration:ReloadDocument",
                 changes=True,
             ),
             Operation(
                 name="config show",
                 about="Show the settings in force, and where each came from.",
                 handler=self._show,
-                result=results.ConfigurationDocument,
+                result="edgehub.operations.results.configuration:ConfigurationDocument",
             ),
         ]
 

@@ -22,7 +22,6 @@ from edgehub.message import EndpointId
 from edgehub.operations.arguments import document
 from edgehub.operations.manifest_change import manifest_document
 from edgehub.operations.operation import Operation
-from edgehub.operations.results import routes as results
 from edgehub.operations.routes import RouteOperations
 from edgehub.router import Router, TenantRouter
 from edgehub.routes.catch_all import lost_warnings
@@ -283,13 +282,13 @@ class RoutesPart(Part):
                 name="manifest show",
                 about="Show the routes in force.",
                 handler=self._show_manifest,
-                result=results.ManifestDocument,
+                result="edgehub.operations.results.routes:ManifestDocument",
             ),
             Operation(
                 name="route explain",
                 about="Say which routes take a message, and why others do not.",
                 handler=self._explain,
-                result=results.ExplanationDocument,
+                result="edgehub.operations.results.routes:ExplanationDocument",
                 arguments=(document("message", "the message", required=True),),
             ),
         ]

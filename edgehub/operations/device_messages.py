@@ -9,8 +9,6 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
-
 from edgehub.clock import utc_text
 from edgehub.device_bound.message import ACK_PROPERTY, ACKS, TTL_S_MAX, Origin
 from edgehub.message import DEFAULT_PRIORITY, PROPERTIES_MAX, WORST_EXPLICIT_PRIORITY, Priority
@@ -33,68 +31,6 @@ BODY_BYTES_MAX: Final = 262_144
 ID_CHARS_MAX: Final = 128
 
 _PATH: Final = "/api/v1/devices/{device_id}/messages"
-
-
-class SentMessage(TypedDict):
-    """A message that is stored for a device or module.
-
-    Attributes:
-        expires: When it expires, UTC.
-        waiting: Messages that wait here for this client now.
-        owner: Hub that speaks for the device, and gets the message next; null = this hub, or none
-            is known now.
-    """
-
-    message_id: str
-    expires: str
-    waiting: int
-    owner: str | None
-
-
-class DeviceMessageDocument(TypedDict):
-    """A message to a device or module.
-
-    Attributes:
-        priority: null = after all others.
-        origin: `api`, `client` or `upstream`.
-        deliveries: How often it was written to its client.
-        in_flight: Its client has it and has not acknowledged it.
-        dead: Why it is not sent any more, null = it waits.
-        size: Bytes that it counts against bounds.
-    """
-
-    message_id: str
-    priority: int | None
-    origin: str
-    enqueued: str
-    expires: str
-    deliveries: int
-    in_flight: bool
-    dead: str | None
-    size: int
-
-
-class DeviceMessagesDocument(TypedDict):
-    """The messages to one device or module.
-
-    Attributes:
-        waiting: The next one first.
-        dead_letters: The oldest first.
-        owner: Hub that speaks for the device and has others of its messages; null = this hub, or
-            none is known now.
-    """
-
-    device_id: str
-    module_id: str | None
-    waiting: list[DeviceMessageDocument]
-    dead_letters: list[DeviceMessageDocument]
-    owner: str | None
-
-
-class PurgedMessages(TypedDict):
-    """How many messages were removed."""
-
-    purged: int
 
 
 class DeviceMessageOperations:
@@ -120,7 +56,7 @@ class DeviceMessageOperations:
                 name="device send",
                 about="Store a message for a device or module; it leaves once the client listens.",
                 handler=self._send,
-                result=SentMessage,
+                result="edgehub.operations.results.device_messages:SentMessage",
                 arguments=_SEND,
                 changes=True,
                 resource=Resource(method="POST", path=_PATH),
@@ -129,7 +65,7 @@ class DeviceMessageOperations:
                 name="device messages",
                 about="List the messages that wait for a device or module, and dead letters.",
                 handler=self._list,
-                result=DeviceMessagesDocument,
+                result="edgehub.operations.results.device_messages:DeviceMessagesDocument",
                 arguments=CLIENT,
                 resource=Resource(method="GET", path=_PATH),
             ),
@@ -137,7 +73,7 @@ class DeviceMessageOperations:
                 name="device purge",
                 about="Remove messages to a device or module that it has not got yet.",
                 handler=self._purge,
-                result=PurgedMessages,
+                result="edgehub.operations.results.device_messages:PurgedMessages",
                 arguments=(
                     *CLIENT,
                     text("message_id", "Only this one."),

@@ -19,7 +19,6 @@ from edgehub.errors import ConfigError
 from edgehub.hub_id import is_hub_id
 from edgehub.operations.arguments import DEVICE, LIMIT, client_of, page_of, paged, text, whole
 from edgehub.operations.operation import ArgumentError, Operation
-from edgehub.operations.results import devices as results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,28 +78,28 @@ class DeviceOperations:
                 name="device list",
                 about="List devices that several hubs hear, a page at a time.",
                 handler=self._list,
-                result=results.DevicesDocument,
+                result="edgehub.operations.results.devices:DevicesDocument",
                 arguments=paged("Id"),
             ),
             Operation(
                 name="device show",
                 about="Show one device: its profile, session, queue and elections.",
                 handler=self._show,
-                result=results.ShownDevice,
+                result="edgehub.operations.results.devices:ShownDevice",
                 arguments=(DEVICE,),
             ),
             Operation(
                 name="device ledger",
                 about="Show the newest elections, of one device or of all.",
                 handler=self._ledger,
-                result=results.LedgerDocument,
+                result="edgehub.operations.results.devices:LedgerDocument",
                 arguments=(text("device_id", "Of this one alone."), LIMIT),
             ),
             Operation(
                 name="device set",
                 about="Change the profile of a device.",
                 handler=self._set,
-                result=results.ProfileDocument,
+                result="edgehub.operations.results.devices:ProfileDocument",
                 arguments=(
                     DEVICE,
                     text(
@@ -117,7 +116,7 @@ class DeviceOperations:
                 name="device forget",
                 about="Remove the profile of a device.",
                 handler=self._forget,
-                result=results.ForgottenDocument,
+                result="edgehub.operations.results.devices:ForgottenDocument",
                 arguments=(DEVICE,),
                 changes=True,
             ),
@@ -125,7 +124,7 @@ class DeviceOperations:
                 name="device release",
                 about="Stop speaking for a device; the next hub that hears it does.",
                 handler=self._release,
-                result=results.ReleasedDocument,
+                result="edgehub.operations.results.devices:ReleasedDocument",
                 arguments=(DEVICE,),
                 changes=True,
             ),

@@ -27,7 +27,6 @@ from edgehub.heads.mqtt.local.ticket import Ticket
 from edgehub.operations.arguments import document as json_value
 from edgehub.operations.arguments import text
 from edgehub.operations.operation import Operation, Resource
-from edgehub.operations.results import entities as results
 from edgehub.store.failure import settling
 from edgehub.telemetry.plural import counted
 
@@ -280,7 +279,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
             name="entity list",
             about="List registered entities, the gateway first.",
             handler=asked(listed),
-            result=results.EntitiesDocument,
+            result="edgehub.operations.results.entities:EntitiesDocument",
             arguments=(
                 text("root", "Only this one and all below it."),
                 text("parent", "Only those right below this one."),
@@ -292,7 +291,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
             name="entity show",
             about="Show one entity.",
             handler=asked(EntityDirectory.show),
-            result=results.ShownEntity,
+            result="edgehub.operations.results.entities:ShownEntity",
             arguments=(topic_id,),
             resource=Resource(method="GET", path=path),
         ),
@@ -300,7 +299,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
             name="entity register",
             about="Register an entity, or change its registration.",
             handler=asked(EntityDirectory.register),
-            result=results.RegistrationDocument,
+            result="edgehub.operations.results.entities:RegistrationDocument",
             arguments=(topic_id, json_value("document", "the registration", required=True)),
             changes=True,
             resource=Resource(method="PUT", path=path, body="document"),
@@ -309,7 +308,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
             name="entity change",
             about="Change `@parent` or `@health` of an entity.",
             handler=asked(EntityDirectory.change),
-            result=results.RegistrationDocument,
+            result="edgehub.operations.results.entities:RegistrationDocument",
             arguments=(topic_id, json_value("document", "the new values", required=True)),
             changes=True,
             resource=Resource(method="PATCH", path=path, body="document"),
@@ -318,7 +317,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
             name="entity remove",
             about="Remove an entity and all below it; the cloud is not notified.",
             handler=asked(EntityDirectory.remove),
-            result=results.RemovedEntities,
+            result="edgehub.operations.results.entities:RemovedEntities",
             arguments=(topic_id,),
             changes=True,
             resource=Resource(method="DELETE", path=path),
@@ -327,7 +326,7 @@ def entity_operations(directory: EntityDirectory | None) -> list[Operation]:
             name="entity pending",
             about="Show the entities that send without being registered.",
             handler=asked(EntityDirectory.pending),
-            result=results.PendingRegistrations,
+            result="edgehub.operations.results.entities:PendingRegistrations",
         ),
     ]
 

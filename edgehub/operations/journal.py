@@ -14,7 +14,6 @@ from msgspec import to_builtins
 from edgehub.errors import EdgeHubError, StoreError
 from edgehub.operations.arguments import flag, text, texts
 from edgehub.operations.operation import Operation
-from edgehub.operations.results import journal as results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,13 +62,13 @@ class JournalOperations:
                 name="journal status",
                 about="Show the journal's figures and its targets.",
                 handler=self._status,
-                result=results.JournalDocument,
+                result="edgehub.operations.results.journal:JournalDocument",
             ),
             Operation(
                 name="journal plan",
                 about="List the segments that a target has not got.",
                 handler=self._plan,
-                result=results.ExportPlan,
+                result="edgehub.operations.results.journal:ExportPlan",
                 arguments=(_TARGET, flag("close", "Close the segment that grows.")),
                 changes=True,
             ),
@@ -77,7 +76,7 @@ class JournalOperations:
                 name="journal exported",
                 about="Record the segments that a target has got.",
                 handler=self._exported,
-                result=results.Nothing,
+                result="edgehub.operations.results.journal:Nothing",
                 arguments=(_TARGET, texts("segments", "Their paths; absent = all.")),
                 changes=True,
             ),

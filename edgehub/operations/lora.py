@@ -27,7 +27,6 @@ from edgehub.operations.operation import (
     NotFoundError,
     Operation,
 )
-from edgehub.operations.results import lora as results
 
 if TYPE_CHECKING:
     from edgehub.devices.devices import Devices
@@ -82,7 +81,7 @@ class LorawanDeviceOperations:
                 name="lora device add",
                 about="Register a LoRaWAN device.",
                 handler=self._add,
-                result=results.LorawanDeviceDocument,
+                result="edgehub.operations.results.lora:LorawanDeviceDocument",
                 arguments=(
                     DEV_EUI,
                     text("name", "Display name."),
@@ -101,21 +100,21 @@ class LorawanDeviceOperations:
                 name="lora device list",
                 about="List LoRaWAN devices, a page at a time.",
                 handler=self._list,
-                result=results.LorawanDevicesDocument,
+                result="edgehub.operations.results.lora:LorawanDevicesDocument",
                 arguments=paged("DevEUI"),
             ),
             Operation(
                 name="lora device show",
                 about="Show a LoRaWAN device and its session.",
                 handler=self._show,
-                result=results.LorawanDeviceDocument,
+                result="edgehub.operations.results.lora:LorawanDeviceDocument",
                 arguments=(DEV_EUI, flag("keys", "Show its keys.", protected=True)),
             ),
             Operation(
                 name="lora device remove",
                 about="Remove a LoRaWAN device with its keys and session.",
                 handler=self._remove,
-                result=results.RemovedLorawanDevice,
+                result="edgehub.operations.results.lora:RemovedLorawanDevice",
                 arguments=(DEV_EUI,),
                 changes=True,
             ),
@@ -123,7 +122,7 @@ class LorawanDeviceOperations:
                 name="lora device forget-nonces",
                 about="Forget which DevNonces a device has used, so that it may use them again.",
                 handler=self._forget_nonces,
-                result=results.ForgottenNonces,
+                result="edgehub.operations.results.lora:ForgottenNonces",
                 arguments=(DEV_EUI,),
                 changes=True,
             ),
@@ -131,7 +130,7 @@ class LorawanDeviceOperations:
                 name="lora device import",
                 about="Register the LoRaWAN devices of a list, all of them or none.",
                 handler=self._import,
-                result=results.ImportedLorawanDevices,
+                result="edgehub.operations.results.lora:ImportedLorawanDevices",
                 arguments=(
                     text(
                         "devices",

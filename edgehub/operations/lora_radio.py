@@ -14,7 +14,6 @@ from edgehub.lora.frames import FrameError
 from edgehub.lora.mac_commands import MacCommand
 from edgehub.operations.arguments import DEV_EUI, dev_eui_of, document, text
 from edgehub.operations.operation import ArgumentError, Operation
-from edgehub.operations.results import lora as results
 
 if TYPE_CHECKING:
     from edgehub.heads.lora.head import LoraHead
@@ -55,13 +54,13 @@ class LorawanRadioOperations:
                 name="lora station list",
                 about="List LoRaWAN stations that may connect.",
                 handler=self._list,
-                result=results.LorawanStationsDocument,
+                result="edgehub.operations.results.lora:LorawanStationsDocument",
             ),
             Operation(
                 name="lora device ask",
                 about="Ask a LoRaWAN device by a MAC command, with its next answers.",
                 handler=self._ask,
-                result=results.LorawanAnswers,
+                result="edgehub.operations.results.lora:LorawanAnswers",
                 arguments=(
                     DEV_EUI,
                     text("request", "Its name in LoRaWAN.", required=True, choices=ASKABLE),
@@ -73,7 +72,7 @@ class LorawanRadioOperations:
                 name="lora device answers",
                 about="Show what a LoRaWAN device was asked and what it has answered.",
                 handler=self._answers,
-                result=results.LorawanAnswers,
+                result="edgehub.operations.results.lora:LorawanAnswers",
                 arguments=(DEV_EUI,),
             ),
         ]

@@ -9,7 +9,6 @@ import orjson
 from edgehub.methods.methods import MethodCall
 from edgehub.operations.arguments import CLIENT, client_of, document
 from edgehub.operations.operation import Operation, Resource
-from edgehub.operations.results import twins as results
 from edgehub.operations.twins import PATH
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class MethodOperations:
                 name="method invoke",
                 about="Call a method of a connected device or module, and return its answer.",
                 handler=self._call,
-                result=results.MethodDocument,
+                result="edgehub.operations.results.twins:MethodDocument",
                 arguments=(*CLIENT, document("call", _CALL, required=True)),
                 changes=True,
                 resource=Resource(method="POST", path=f"{PATH}/methods", body="call"),

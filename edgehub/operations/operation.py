@@ -160,7 +160,8 @@ class Operation(Struct, frozen=True, kw_only=True):
         name: Its name, as on the command line.
         about: What it does, in a sentence.
         handler: Does it; gets the checked arguments by their names, returns what JSON can hold.
-        result: The type of what the handler returns, for the API's document.
+        result: The type of what the handler returns, as `module:name`, for the API's document; hubs
+            without an API do not load it.
         arguments: What it takes.
         changes: It changes something, so a caller with read access is refused.
         resource: Its place in the HTTP API, None = a path of its name.
@@ -169,7 +170,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     name: str
     about: str
     handler: Handler
-    result: Any
+    result: str
     arguments: tuple[Argument, ...] = ()
     changes: bool = False
     resource: Resource | None = None

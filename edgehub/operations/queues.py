@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from edgehub.clock import utc_text
 from edgehub.journal.lines import EVENTS, shown_priority
-from edgehub.journal.search import LINES_MAX, FoundLines, LineQuery
+from edgehub.journal.search import LINES_MAX, LineQuery
 from edgehub.message import (
     BEST_PRIORITY,
     DEFAULT_PRIORITY,
@@ -27,7 +27,6 @@ from edgehub.message import (
 from edgehub.operations.arguments import flag, text, whole, wholes
 from edgehub.operations.documents import letter_document, row_document, state_of
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation
-from edgehub.operations.results import messages as results
 from edgehub.operations.why import Why
 from edgehub.store.requeue import LETTERS_MAX
 from edgehub.store.row_reading import READ_BYTES_MAX
@@ -100,7 +99,7 @@ class QueueOperations:
                 name="queue peek",
                 about="Show the oldest messages of a queue, or of all queues of an endpoint.",
                 handler=self._peek,
-                result=results.PeekDocument,
+                result="edgehub.operations.results.messages:PeekDocument",
                 arguments=(
                     _QUEUE,
                     whole("priority", "Of an endpoint with several queues."),
@@ -113,7 +112,7 @@ class QueueOperations:
                 name="queue purge",
                 about="Remove what waits in a queue, for half a second at a time.",
                 handler=self._purge,
-                result=results.TakenOutDocument,
+                result="edgehub.operations.results.messages:TakenOutDocument",
                 arguments=(_QUEUE, *_RANGE),
                 changes=True,
             ),
@@ -121,7 +120,7 @@ class QueueOperations:
                 name="queue move",
                 about="Move what waits in a queue to another one, for half a second at a time.",
                 handler=self._move,
-                result=results.TakenOutDocument,
+                result="edgehub.operations.results.messages:TakenOutDocument",
                 arguments=(_QUEUE, text("to", "The other queue.", required=True), *_RANGE),
                 changes=True,
             ),
@@ -129,7 +128,7 @@ class QueueOperations:
                 name="dead list",
                 about="List dead letters, a page at a time.",
                 handler=self._dead_list,
-                result=results.DeadLettersDocument,
+                result="edgehub.operations.results.messages:DeadLettersDocument",
                 arguments=(
                     text("queue", "Of this queue alone."),
                     whole("after", "The last one before.", default=0),
@@ -140,14 +139,14 @@ class QueueOperations:
                 name="dead show",
                 about="Show one dead letter.",
                 handler=self._dead_show,
-                result=results.DeadLetterDocument,
+                result="edgehub.operations.results.messages:DeadLetterDocument",
                 arguments=(whole("dead_letter", "Its number.", required=True), _PAYLOAD),
             ),
             Operation(
                 name="dead requeue",
                 about="Put dead letters back into their queues.",
                 handler=self._dead_requeue,
-                result=results.RowsDocument,
+                result="edgehub.operations.results.messages:RowsDocument",
                 arguments=(_LETTERS,),
                 changes=True,
             ),
@@ -155,7 +154,7 @@ class QueueOperations:
                 name="dead purge",
                 about="Remove dead letters.",
                 handler=self._dead_purge,
-                result=results.RowsDocument,
+                result="edgehub.operations.results.messages:RowsDocument",
                 arguments=(_LETTERS,),
                 changes=True,
             ),
@@ -163,7 +162,7 @@ class QueueOperations:
                 name="journal show",
                 about="Show the newest lines of the journal.",
                 handler=self._journal_show,
-                result=FoundLines,
+                result="edgehub.journal.search:FoundLines",
                 arguments=(
                     text("event", "Only this event.", choices=EVENTS),
                     text("queue", "Only of this queue."),
@@ -175,7 +174,7 @@ class QueueOperations:
                 name="why",
                 about="Say where a message is, and why.",
                 handler=self._explain,
-                result=results.WhyDocument,
+                result="edgehub.operations.results.messages:WhyDocument",
                 arguments=(text("id", "Of the hub, or of the sender.", required=True),),
             ),
         ]

@@ -18,10 +18,8 @@ from edgehub.operations.arguments import (
     wholes,
 )
 from edgehub.operations.operation import ArgumentError, ArgumentKind, Operation, Resource
-from edgehub.operations.results import routes as results
 from edgehub.routes.tenant import DEFAULT_TENANT
 from edgehub.sync.faults import RouteNotFoundError, StorageUnavailableError
-from edgehub.sync.views import ManifestApplied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -77,7 +75,7 @@ class RouteOperations:
                 name=f"route {name}",
                 about=about,
                 handler=handler,
-                result=results.WrittenDocument,
+                result="edgehub.operations.results.routes:WrittenDocument",
                 arguments=(*arguments, *_WAITING, _TENANT),
                 changes=True,
                 resource=resource,
@@ -88,7 +86,7 @@ class RouteOperations:
                 name="route list",
                 about="List routes by id, a page at a time, as this hub has them.",
                 handler=self._list,
-                result=results.RoutesDocument,
+                result="edgehub.operations.results.routes:RoutesDocument",
                 arguments=(
                     _TENANT,
                     text("after", "Id of the last one before.", kind=ArgumentKind.FILE),
@@ -100,7 +98,7 @@ class RouteOperations:
                 name="route show",
                 about="Show one route, and its state on every hub that shares the table.",
                 handler=self._show,
-                result=results.ShownRoute,
+                result="edgehub.operations.results.routes:ShownRoute",
                 arguments=(_ID, _TENANT),
                 resource=Resource(method="GET", path=_PATH, entity=""),
             ),
@@ -149,7 +147,7 @@ class RouteOperations:
                 name="route drift",
                 about="Compare this hub's table with the storage now.",
                 handler=self._drift,
-                result=results.DriftDocument,
+                result="edgehub.operations.results.routes:DriftDocument",
                 arguments=(flag("repair", "Repair what differs.", default=True),),
                 changes=True,
                 resource=Resource(method="POST", path="/api/v1/table/drift"),
@@ -158,14 +156,14 @@ class RouteOperations:
                 name="route instances",
                 about="List the hubs that share the table, and how far each is.",
                 handler=self._instances,
-                result=results.InstancesDocument,
+                result="edgehub.operations.results.routes:InstancesDocument",
                 resource=Resource(method="GET", path="/api/v1/table/instances"),
             ),
             Operation(
                 name="manifest apply",
                 about="Put the routes of a manifest into the shared table.",
                 handler=self._apply,
-                result=ManifestApplied,
+                result="edgehub.sync.views:ManifestApplied",
                 arguments=(
                     *MANIFEST,
                     whole("expected_revision", "Only at this revision of the table."),

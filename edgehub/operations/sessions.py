@@ -11,7 +11,6 @@ import structlog
 
 from edgehub.operations.arguments import paged, text
 from edgehub.operations.operation import Operation
-from edgehub.operations.results import sessions as results
 
 if TYPE_CHECKING:
     from edgehub.heads.mqtt.listener import MqttListener
@@ -35,14 +34,14 @@ class SessionOperations:
                 name="session list",
                 about="List sessions of MQTT clients, a page at a time.",
                 handler=self._list,
-                result=results.SessionsDocument,
+                result="edgehub.operations.results.sessions:SessionsDocument",
                 arguments=paged("Client id"),
             ),
             Operation(
                 name="session end",
                 about="End a session and remove what waits in it.",
                 handler=self._end,
-                result=results.EndedSession,
+                result="edgehub.operations.results.sessions:EndedSession",
                 arguments=(text("client_id", "Whose.", required=True),),
                 changes=True,
             ),

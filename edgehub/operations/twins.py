@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from edgehub.errors import StoreError
 from edgehub.operations.arguments import CLIENT, client_of, document, page_of, paged
 from edgehub.operations.operation import ArgumentError, NotFoundError, Operation, Resource
-from edgehub.operations.results import twins as results
 from edgehub.store.failure import settling
 from edgehub.twins.document import TwinElsewhereError, TwinOwnedError, check_patch
 
@@ -54,7 +53,7 @@ class TwinOperations:
                 name="twin list",
                 about="List devices and modules that have a twin, a page at a time.",
                 handler=self._list,
-                result=results.TwinsDocument,
+                result="edgehub.operations.results.twins:TwinsDocument",
                 arguments=paged("Client id"),
                 resource=Resource(method="GET", path="/api/v1/twins"),
             ),
@@ -62,7 +61,7 @@ class TwinOperations:
                 name="twin show",
                 about="Show the twin of a device or module.",
                 handler=self._show,
-                result=results.TwinDocument,
+                result="edgehub.operations.results.twins:TwinDocument",
                 arguments=CLIENT,
                 resource=Resource(method="GET", path=PATH),
             ),
@@ -70,7 +69,7 @@ class TwinOperations:
                 name="twin set",
                 about="Merge a patch into desired properties and tags of a twin.",
                 handler=self._set,
-                result=results.TwinDocument,
+                result="edgehub.operations.results.twins:TwinDocument",
                 arguments=(
                     *CLIENT,
                     document(
@@ -86,7 +85,7 @@ class TwinOperations:
                 name="twin remove",
                 about="Remove the twin of a device or module.",
                 handler=self._remove,
-                result=results.RemovedTwin,
+                result="edgehub.operations.results.twins:RemovedTwin",
                 arguments=CLIENT,
                 changes=True,
                 resource=Resource(method="DELETE", path=PATH),

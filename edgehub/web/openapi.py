@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
@@ -111,7 +112,7 @@ def openapi_document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _schemas(operations: Iterable[Operation]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of each operation's result by its name, and all that they refer to."""
-    types = {**{each.name: each.result for each in operations}, "": Problem}
+    types = {each.name: resolve_name(each.result) for each in operations} | {"": Problem}
     schemas, rest = TypeAdapter.json_schemas(
         [(name, "serialization", TypeAdapter(type_)) for name, type_ in types.items()],
         ref_template="#/components/schemas/{model}",

@@ -14,6 +14,7 @@ UNUSED = {
     "argparse": "pydantic-settings, where no variable has a setting",
     "cryptography": "LoRaWAN",
     "edgehub.entities.mapper": "a mapper",
+    "edgehub.operations.results": "the document of the HTTP API",
     "edgehub.lora.regions": "stations of LoRaWAN",
     "html.entities": "pygments",
     "http.client": "commands that fetch",

@@ -10,7 +10,6 @@ from edgehub.message import DEFAULT_PRIORITY, queue_id
 from edgehub.operations.arguments import flag, seconds, tenant, text, whole, wholes
 from edgehub.operations.operation import ArgumentError, Operation
 from edgehub.operations.queues import parse_queue_id
-from edgehub.operations.results.journal import Nothing
 from edgehub.routes.tenant import Tenant
 
 
@@ -80,7 +79,11 @@ async def test_an_operation_gets_its_arguments_checked_and_with_defaults() -> No
 
     arguments = (text("queue", ""), whole("limit", "", default=10), flag("payload", ""))
     operation = Operation(
-        name="queue peek", about="", handler=handler, result=Nothing, arguments=arguments
+        name="queue peek",
+        about="",
+        handler=handler,
+        result="edgehub.operations.results.journal:Nothing",
+        arguments=arguments,
     )
     assert await operation({}) == {"limit": 10, "payload": False}
     assert await operation({"queue": "q", "limit": None, "payload": True}) == {
