@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgehub.routes.hints import near_miss
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -30,7 +32,5 @@ class CommandGroup(click.Group):
 
 def hint(word: str, known: Sequence[str]) -> str:
     """Return which known word was probably meant, or all of them, as a sentence."""
-    from edgehub.routes.hints import near_miss  # noqa: PLC0415 - takes long, for an error alone
-
     close = near_miss(word, known)
     return f"Did you mean {close!r}?" if close else f"There are {', '.join(known)}."

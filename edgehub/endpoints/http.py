@@ -10,7 +10,7 @@ flight.
 from __future__ import annotations
 
 import asyncio
-import gzip
+import zlib
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec import Struct
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from edgehub.message import EndpointId, Message, Row
 
 _THREAD_BYTES: Final = 65_536
+_GZIP_WBITS: Final = 31
+"""Largest window, with header and checksum of gzip; its time is 0."""
 
 
 class HttpEndpointOptions(Struct, frozen=True, kw_only=True):
@@ -201,9 +203,9 @@ class HttpEndpoint(LinkedEndpoint):
         if not self._options.gzip:
             return body
         if len(body) < _THREAD_BYTES:
-            packed = gzip.compress(body, mtime=0)
+            packed = _gzip(body)
         else:
-            packed = await asyncio.to_thread(gzip.compress, body, mtime=0)
+            packed = await asyncio.to_thread(_gzip, body)
         self._shrink = len(body) / len(packed)
         return packed
 
@@ -275,3 +277,7 @@ def _first(errors: ExceptionGroup[HttpLinkError]) -> HttpLinkError:
         error = error.exceptions[0]
     assert isinstance(error, HttpLinkError)
     return error
+
+
+def _gzip(body: bytes) -> bytes:
+    return zlib.compress(body, level=9, wbits=_GZIP_WBITS)

@@ -35,7 +35,6 @@ from edgehub.devices.hub_requests import HubRequests
 from edgehub.devices.lorawan_registration import LorawanRegistration
 from edgehub.devices.source import Activation, Deduplication, DeviceProfile
 from edgehub.devices.state_registry import SCRIPT, StateRegistry
-from edgehub.devices.twin_source import TwinSource
 from edgehub.devices.upstream_sessions import UpstreamSessions
 from edgehub.endpoints.device_session import SessionEnd, SessionError
 from edgehub.hub.part import Part
@@ -370,6 +369,8 @@ class DevicesPart(Part):
     def _source(self) -> DeviceSource:
         if self._registry is not None:
             return self._registry
+        from edgehub.devices.twin_source import TwinSource  # noqa: PLC0415 - only where configured
+
         twins = Twins(lambda: self._sessions)
         return TwinSource(twins, common=self._common(), index=self._listed())
 

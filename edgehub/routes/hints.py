@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,11 +20,19 @@ class PartFault(Exception):  # noqa: N818 - becomes a RouteFault with its place
         self.hint = hint
 
 
-def near_miss(word: str, known: Iterable[str]) -> str:
-    """Return the known word that was probably meant; empty = none is similar."""
+def near_miss(word: str, known: Iterable[str], *, cutoff: float = 0.7) -> str:
+    """Return the known word that was probably meant; empty = none is similar.
+
+    Args:
+        word: What was written.
+        known: What could have been.
+        cutoff: Least similarity, from 0 to 1 for equal words.
+    """
     if len(word) > _WORD_CHARS_MAX:
         return ""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    from difflib import get_close_matches  # noqa: PLC0415 - loaded for a fault alone
+
+    close = get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return close[0] if close else ""
 
 

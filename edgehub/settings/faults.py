@@ -6,13 +6,13 @@ what is wrong with it, how to fix it.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
 from edgehub.errors import ConfigError, ConfigurationError
+from edgehub.routes.hints import near_miss
 from edgehub.settings.endpoints import ENDPOINT_TYPES
 from edgehub.settings.model import Settings
 from edgehub.settings.redaction import shown
@@ -207,8 +207,8 @@ def near_choice(detail: ErrorDetails) -> str:
         return ""
     # The validator gives them quoted and in a row; none of ours holds a quote.
     known = re.findall(r"'([^']*)'", detail.get("ctx", {}).get("expected", ""))
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else ""
+    close = near_miss(given, known, cutoff=0.6)
+    return f"did you mean {close!r}?" if close else ""
 
 
 def written_path(location: tuple[int | str, ...]) -> list[str]:
@@ -242,7 +242,7 @@ def _names_at(location: tuple[int | str, ...]) -> set[str]:
 
 def near(name: str, known: set[str]) -> str:
     """Return a hint for a name that is not in `known`."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    close = near_miss(name, sorted(known), cutoff=0.6)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {close!r}?"
     return f"known here: {', '.join(sorted(known))}" if known else ""

@@ -6,7 +6,6 @@ any of the places becomes one `SettingsError` that names the place.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from edgehub.errors import ConfigError
+from edgehub.routes.hints import near_miss
 from edgehub.settings.faults import Origins, SettingsError, faults_of, faulty_paths, is_in, near
 from edgehub.settings.model import VARIABLE_PREFIX, Settings
 from edgehub.settings.sections import is_by_name, section_types
@@ -227,9 +227,9 @@ def _unknown_environment() -> Iterator[ConfigError]:
             hint = f"did you mean {VARIABLE_PREFIX}{joined[key]}, with two underscores?"
             yield ConfigError(name, "unknown environment variable", hint)
             continue
-        close = difflib.get_close_matches(section, sorted(known), n=1, cutoff=0.75)
+        close = near_miss(section, sorted(known), cutoff=0.75)
         if close or "__" in key:
-            hint = f"did you mean {VARIABLE_PREFIX}{close[0]}?" if close else near(section, known)
+            hint = f"did you mean {VARIABLE_PREFIX}{close}?" if close else near(section, known)
             yield ConfigError(name, "unknown environment variable", hint)
 
 

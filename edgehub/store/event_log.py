@@ -38,6 +38,9 @@ ONCE: Final = frozenset({"start", "stop", "tick"})
 Depth = tuple[str, int, int, int]
 """endpoint, priority, rows, bytes."""
 
+OffsetRange = tuple[str, int, int, int]
+"""Endpoint, priority, first and last offset."""
+
 Early = dict[tuple["EndpointId", "Priority"], tuple[EventColumns, EventColumns]]
 """By queue, for rows that left before their commit: their enqueueing, and their other events."""
 

@@ -9,7 +9,6 @@ Source: REST interface of Azure IoT Hub, "Send device event"; names as its devic
 from __future__ import annotations
 
 import base64
-import difflib
 import re
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -27,6 +26,7 @@ from edgehub.message import PROPERTIES_MAX, Message, message_source
 from edgehub.mqtt.batch import PLAIN_BYTES, PLAIN_OBJECT
 from edgehub.mqtt.hub_path import PATH_HEADER
 from edgehub.mqtt.property_bag import is_reserved
+from edgehub.routes.hints import near_miss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -402,8 +402,8 @@ def _length(properties: Properties) -> int:
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name[:SHOWN_NAME_MAX], sorted(known), n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    near = near_miss(name[:SHOWN_NAME_MAX], sorted(known), cutoff=0.6)
+    hint = f"did you mean {near}?" if near else f"known: {', '.join(sorted(known))}"
     return f"unknown name {shown(name)}; {hint}"
 
 

@@ -7,7 +7,6 @@ misspelt one.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 from msgspec import Struct
@@ -24,6 +23,7 @@ from edgehub.devices.affinity.flags import Ownership
 from edgehub.devices.connection import KEEP_ALIVE_S_MIN
 from edgehub.devices.source import Activation, Deduplication
 from edgehub.errors import EdgeHubError
+from edgehub.routes.hints import near_miss
 from edgehub.settings.faults import in_words, near_choice
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class _Form(BaseModel):
         known = cls.known(form)
         ignored = [key for key in form if key not in known]
         for key in ignored:
-            if near := difflib.get_close_matches(key, known, 1, NEAR_MISS):
-                raise ValueError(f"has no member `{key}`; did you mean `{near[0]}`?")
+            if near := near_miss(key, known, cutoff=NEAR_MISS):
+                raise ValueError(f"has no member `{key}`; did you mean `{near}`?")
         return {**{key: form[key] for key in form if key in known}, "ignored": ignored}
 
 
@@ -210,8 +210,8 @@ class Event(_Form):
             return {"t_ms", "type", "gateway", "upstream_ms"}
         type_ = form["type"]
         if not isinstance(type_, str) or type_ not in EVENTS:
-            near = difflib.get_close_matches(str(type_), EVENTS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = near_miss(str(type_), EVENTS, cutoff=0.6)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(f"has a `type` that is none of {', '.join(EVENTS)}{hint}")
         members = EVENTS[type_]
         if missing := sorted(_NEEDED.intersection(members) - form.keys()):

@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from edgehub.errors import StartupError, StoreError
 from edgehub.storage.damaged_database import put_in_place, remove_database, sibling
-from edgehub.store.event_log import Depth, store_losses
-from edgehub.store.salvage.salvage import OffsetRange, salvage
+from edgehub.store.event_log import Depth, OffsetRange, store_losses
 from edgehub.store.salvage.table_list import SUFFIX as TABLES_SUFFIX
 
 if TYPE_CHECKING:
@@ -90,6 +89,8 @@ def replace_damaged(path: Path, reason: str, wall_ms: int, *, is_exact: bool = T
     Raises:
         StartupError: The copy cannot be written, or the disk fails in other ways.
     """
+    from edgehub.store.salvage.salvage import salvage  # noqa: PLC0415 - for a damaged file alone
+
     found = datetime.fromtimestamp(wall_ms / 1000, UTC)
     partial, salvaged = sibling(path, ".salvage"), sibling(path, ".salvaged")
     remove_database(partial, TABLES_SUFFIX)

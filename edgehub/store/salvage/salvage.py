@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
-    from edgehub.store.event_log import Depth
+    from edgehub.store.event_log import Depth, OffsetRange
     from edgehub.store.salvage.damaged_file import DamagedFile
     from edgehub.store.salvage.placement import Counts
     from edgehub.store.salvage.row_validation import Check, Record
 
-OffsetRange = tuple[str, int, int, int]
 RANGES_MAX: Final = 100
 """Ranges of missing offsets that are reported of one queue."""
 REBUILT: Final = frozenset({"queue", "zone"})

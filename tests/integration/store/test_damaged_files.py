@@ -439,7 +439,7 @@ async def test_no_room_for_the_copy_is_said(
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgehub.store.salvage.damage.salvage", full)
+    monkeypatch.setattr("edgehub.store.salvage.salvage.salvage", full)
     before = path.read_bytes()
     with pytest.raises(StartupError, match="free as much disk space as the file takes"):
         await Store.open(path, clock=ManualClock(), options=StoreOptions())
