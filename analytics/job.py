@@ -25,11 +25,11 @@ from analytics.errors import EXIT_INTERRUPTED, EXIT_PARTIAL, AnalyticsError, Qua
 from analytics.files import Files
 from analytics.history import history
 from analytics.hubs import expected_hubs, survey
-from analytics.kept import keep_lines
+from analytics.kept import keep
 from analytics.page.page import pages
 from analytics.phases import Phases
-from analytics.prepared import prepare, read_prepared
-from analytics.session import adapt
+from analytics.prepared import draft, drafts, prepare, read_prepared
+from analytics.session import adapt, is_small
 from analytics.tables import share, tables
 from analytics.transforms.stores import names_of_several, on_one_time, stores
 from analytics.what_if.asked import ask
@@ -102,9 +102,6 @@ def _run_day(spark: SparkSession, args: JobArgs) -> int:
     except (Py4JError, OSError) as error:
         _say(args, f"Java has ended: {error}; out of memory?")
         return AnalyticsError.exit_code
-    finally:
-        with suppress(Py4JError, OSError):
-            spark.catalog.clearCache()
     print(_summary(metrics))  # noqa: T201 - the one line that the job is asked for
     if not without:
         return 0
@@ -118,8 +115,15 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     Returns:
         Its metrics, and the hubs that it is without.
     """
-    phases = Phases()
     files = Files(spark)
+    with drafts(files, args):
+        return _report_on(spark, files, args)
+
+
+def _report_on(
+    spark: SparkSession, files: Files, args: JobArgs
+) -> tuple[dict[str, Any], list[HubDay]]:
+    phases = Phases()
     # What there is to read is found by reading a few lists of files.
     adapt(spark, 0)
     scenarios = [] if args.what_if is None else read_scenarios(spark, files, args.what_if)
@@ -129,15 +133,17 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     adapt(spark, surveyed.size)
     days = quality.surveyed(surveyed, expected)
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
-    lines = stored = None
+    lines = prepared = None
     if surveyed.folders:
-        stored = read_prepared(spark, files, args, surveyed)
-        if stored is None:
-            read = readers.read_lines(spark, surveyed, args)
-            lines = keep_lines(read, surveyed.size)
-        else:
-            lines = keep_lines(stored, surveyed.size, is_stored=True)
-        tally = readers.tally(lines).collect()
+        lines = prepared = read_prepared(spark, files, args, surveyed)
+        if lines is None:
+            lines = readers.read_lines(spark, surveyed, args)
+        if is_small(surveyed.size):
+            # In one partition no later question has to move rows, which halves the stages.
+            lines = keep(lines.repartition(1), eager=False)
+        elif prepared is None:
+            lines = draft(args, lines)
+        tally = readers.tally(lines, surveyed.doubtful).collect()
         repeated = {row["hub"] for row in tally if row["copies"]}
         days |= quality.counted(tally, readers.clones(lines, repeated).collect())
         phases.end("read")
@@ -150,7 +156,7 @@ def _report(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
         writers.clear(files, args)
         hubs = quality.hubs(spark, days.values())
         metrics["tables"] = writers.write_tables(files, args, {"hubs": hubs})
-    metrics["prepared"] = stored is not None
+    metrics["prepared"] = prepared is not None
     metrics["hubs_by_state"] = dict(Counter(day.state for day in days.values()))
     phases.end("write")
     metrics["seconds"] = round(sum(phases.seconds.values()), 1)

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
-
-from analytics.session import is_small
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -21,17 +17,3 @@ def keep(frame: DataFrame, *, eager: bool = True) -> DataFrame:
     if frame.sparkSession.sparkContext.getCheckpointDir():
         return frame.checkpoint(eager=eager)
     return frame.localCheckpoint(eager=eager)
-
-
-def keep_lines(lines: DataFrame, size: int, *, is_stored: bool = False) -> DataFrame:
-    """Return lines that are read and judged by the first question that reads them.
-
-    Args:
-        lines: Judged lines.
-        size: Bytes of the segments that they come from.
-        is_stored: Whether they are read from Parquet, of which each question reads what it needs.
-    """
-    if is_small(size):
-        # In one partition no later question has to move rows: half of all stages are not needed.
-        return keep(lines.repartition(1), eager=False)
-    return lines if is_stored else lines.persist(StorageLevel.DISK_ONLY)

@@ -1,14 +1,17 @@
-"""Lines of a date as Parquet: read and judged once, for the reports that follow.
+"""Lines of a date as Parquet: read and judged once, for all questions and the reports that follow.
 
-Owns `prepared/date=D/` in the output. Invariant: lines are used only for the very segments that
-they were read from, which the mark of the date names; without a mark they are incomplete.
+Owns `prepared/date=D/` in the output, and `lines-D.draft/` while a large day is reported on.
+Invariant: prepared lines are used only for the very segments that they were read from, which the
+mark of the date names; without a mark they are incomplete.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -20,6 +23,8 @@ from analytics.readers import read_lines
 from analytics.session import adapt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
 
     from analytics.args import JobArgs
@@ -56,11 +61,34 @@ def _write(files: Files, args: JobArgs, lines: DataFrame, surveyed: Survey) -> i
     mark, folder = _places(args)
     files.delete(mark)
     written = Observation()
-    counted = lines.observe(written, F.count(F.lit(1)).alias("lines"))
-    counted.write.mode("overwrite").parquet(folder)
+    _store(lines.observe(written, F.count(F.lit(1)).alias("lines")), folder)
     content = {"format": FORMAT, "segments": surveyed.fingerprint}
     files.write(mark, json.dumps(content).encode())
     return int(written.get.get("lines", 0))
+
+
+def _store(lines: DataFrame, folder: str) -> None:
+    lines.write.mode("overwrite").parquet(folder)
+
+
+@contextmanager
+def drafts(files: Files, args: JobArgs) -> Iterator[None]:
+    """Remove what `draft` has written in the end, and what a run left that was killed."""
+    folder = _draft(args)
+    files.delete(folder)
+    try:
+        yield
+    finally:
+        # Java may have ended.
+        with suppress(Py4JError, OSError):
+            files.delete(folder)
+
+
+def draft(args: JobArgs, lines: DataFrame) -> DataFrame:
+    """Return lines that were read and judged now, of which each question reads what it needs."""
+    folder = _draft(args)
+    _store(lines, folder)
+    return lines.sparkSession.read.parquet(literal(folder))
 
 
 def read_prepared(
@@ -77,6 +105,11 @@ def read_prepared(
     }:
         return None
     return spark.read.parquet(literal(folder))
+
+
+def _draft(args: JobArgs) -> str:
+    # In the output, which all executors reach.
+    return f"{args.output}/lines-{args.date}.draft"
 
 
 def _places(args: JobArgs) -> tuple[str, str]:

@@ -187,15 +187,22 @@ def good_lines(lines: DataFrame) -> DataFrame:
     return lines.where(F.col("fault").isNull()).drop("fault", "content", "file", "line")
 
 
-def tally(lines: DataFrame) -> DataFrame:
+def tally(lines: DataFrame, doubtful: Collection[str]) -> DataFrame:
     """Count lines by hub and fault, and good ones of doubtful hubs that repeat another one.
 
     The places within a commit are looked at in masks of 64 bits: as exact as a count of distinct
     keys, with a group per commit instead of one per line, and one in all for other hubs.
 
+    Args:
+        lines: Judged lines.
+        doubtful: Hubs of which lines may be there twice.
+
     Returns:
         Grain: `hub`, `fault`, null for good lines. `lines` and, among the good ones, `copies`.
     """
+    if not doubtful:
+        counted = F.count(F.lit(1)).alias("lines")
+        return lines.groupBy("hub", "fault").agg(counted, F.lit(0).alias("copies"))
     place = F.col("seq")
     is_sought = F.col("fault").isNull() & F.col("content").isNotNull()
     masks = lines.groupBy(

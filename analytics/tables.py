@@ -17,12 +17,12 @@ from analytics.transforms.backlog import backlog
 from analytics.transforms.balance import balance, left_behind
 from analytics.transforms.ends import ends
 from analytics.transforms.expiry import expiry
-from analytics.transforms.flows import flows, left_flows, marks, queue_flows
+from analytics.transforms.flows import flows, left_flows, marks, minute_flows, queue_flows
 from analytics.transforms.losses import losses
 from analytics.transforms.outages import links, outages, states
 from analytics.transforms.spells import spells
 from analytics.transforms.starvation import services, starvation, starved_queues
-from analytics.transforms.steps import day_ends, steps
+from analytics.transforms.steps import busy_minutes, day_ends, steps
 from analytics.transforms.unserved import unserved
 from analytics.transforms.waiting import histogram, percentiles
 
@@ -41,6 +41,7 @@ class Shared:
     Attributes:
         lines: Good lines without copies.
         marks: What was carried over the edges or left behind, states of links, and moves.
+        by_minute: Flows of lines by minute.
         summed: Flows of lines.
         moved: Flows of queues.
         balanced: The equation of each queue.
@@ -48,6 +49,7 @@ class Shared:
 
     lines: DataFrame
     marks: DataFrame
+    by_minute: DataFrame
     summed: DataFrame
     moved: DataFrame
     balanced: DataFrame
@@ -56,11 +58,9 @@ class Shared:
         """Return the same without some hubs."""
         if not hubs:
             return self
-        frames = (getattr(self, field.name) for field in fields(self))
-        lines, kept, summed, moved, balanced = (
-            frame.where(~F.col("hub").isin(*hubs)) for frame in frames
-        )
-        return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
+        frames = {field.name: getattr(self, field.name) for field in fields(self)}
+        others = {name: frame.where(~F.col("hub").isin(*hubs)) for name, frame in frames.items()}
+        return Shared(**others)
 
 
 def share(lines: DataFrame, *, has_several_stores: bool) -> Shared:
@@ -70,14 +70,24 @@ def share(lines: DataFrame, *, has_several_stores: bool) -> Shared:
         lines: Good lines without copies.
         has_several_stores: Whether a hub had more than one database file.
     """
-    kept = keep(marks(lines))
-    summed = keep(flows(lines))
-    moved = keep(queue_flows(summed))
+    # Few rows, in one partition: the many questions that are asked of them move none.
+    kept = keep(marks(lines).repartition(1))
+    by_minute = keep(minute_flows(lines))
+    summed = keep(flows(by_minute).repartition(1))
+    moved = keep(queue_flows(summed).coalesce(1))
     if has_several_stores:
         left = keep(left_behind(kept, summed))
-        kept, moved = kept.unionByName(left), moved.unionByName(left_flows(left))
+        kept = kept.unionByName(left).coalesce(1)
+        moved = moved.unionByName(left_flows(left)).coalesce(1)
     balanced = keep(balance(moved, kept, summed))
-    return Shared(lines=lines, marks=kept, summed=summed, moved=moved, balanced=balanced)
+    return Shared(
+        lines=lines,
+        marks=kept,
+        by_minute=by_minute,
+        summed=summed,
+        moved=moved,
+        balanced=balanced,
+    )
 
 
 def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
@@ -95,9 +105,11 @@ def tables(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
 def _starvation(shared: Shared, args: JobArgs) -> dict[str, DataFrame]:
     known = keep(states(shared.marks, shared.summed))
     changes = outages(known)
-    stepped = steps(shared.lines, shared.marks, shared.summed, shared.moved, changes)
-    found = keep(spells(stepped, args.starved_after_s * 1000))
-    served = keep(services(shared.lines))
+    served = keep(services(shared.by_minute))
+    shortest_ms = args.starved_after_s * 1000
+    busy = keep(busy_minutes(served, shared.by_minute, shortest_ms))
+    stepped = steps(shared.lines, shared.marks, shared.summed, shared.moved, changes, busy)
+    found = keep(spells(stepped, shortest_ms))
     windows = keep(starvation(found, served, args.idle_after_s * 1000))
     return {
         "starvation_windows": keep(_placed(windows, args)),

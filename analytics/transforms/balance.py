@@ -49,7 +49,7 @@ def balance(moved: DataFrame, marks: DataFrame, summed: DataFrame) -> DataFrame:
         for flow in (*IN_FLOWS, *OUT_FLOWS)
         for unit in UNITS
     ]
-    queues = reduce(lambda one, other: one.unionByName(other), flows)
+    queues = reduce(lambda one, other: one.unionByName(other), flows).coalesce(1)
     totals = queues.groupBy(*schemas.QUEUE).agg(*sums)
     for unit in UNITS:
         totals = totals.withColumn(f"difference_{unit}", _difference(unit))

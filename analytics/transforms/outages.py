@@ -59,7 +59,7 @@ def states(marks: DataFrame, summed: DataFrame) -> DataFrame:
         F.lit(None).cast("boolean").alias("link"),
         F.lit(None).cast("boolean").alias("running"),
     )
-    changes = links.unionByName(runs).unionByName(begin)
+    changes = links.unionByName(runs).unionByName(begin).coalesce(1)
     return changes.select(
         *_ENDPOINT,
         *_PLACE,

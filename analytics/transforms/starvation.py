@@ -11,25 +11,27 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from analytics import schemas
+from analytics.transforms.flows import MINUTE_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MINUTE_MS: Final = 60_000
 SPELL: Final = (*schemas.QUEUE, "start_ms")
 
 
-def services(lines: DataFrame) -> DataFrame:
+def services(by_minute: DataFrame) -> DataFrame:
     """Record when each queue was served.
+
+    Args:
+        by_minute: Flows of lines by minute.
 
     Returns:
         Grain: queue, minute of hub time; hub times of the `first_ms` and `last_ms` sent row.
     """
-    minute = F.floor(F.col("hub_ms") / F.lit(MINUTE_MS)).alias("minute")
     return (
-        lines.where(F.col("event") == "sent")
-        .groupBy(*schemas.QUEUE, minute)
-        .agg(F.min("hub_ms").alias("first_ms"), F.max("hub_ms").alias("last_ms"))
+        by_minute.where(F.col("event") == "sent")
+        .groupBy(*schemas.QUEUE, "minute")
+        .agg(F.min("first_ms").alias("first_ms"), F.max("last_ms").alias("last_ms"))
     )
 
 

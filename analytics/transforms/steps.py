@@ -3,6 +3,10 @@
 A queue's steps are split into pieces of an hour of hub time, so that one huge hub is spread over
 many tasks. Each piece begins with a step that carries what the earlier ones add up to; running sums
 within a piece are therefore sums since midnight.
+
+Most minutes are busy: the queue is served in each, and never long before or after. No spell begins
+or ends in them, so that two steps stand for all of their lines: the first service and, with all
+that the minute adds, the last one.
 """
 
 from __future__ import annotations
@@ -14,10 +18,10 @@ from pyspark.sql import functions as F
 
 from analytics import schemas
 from analytics.transforms.balance import IN_FLOWS, OUT_FLOWS
-from analytics.transforms.flows import PIECE_MS, piece_of
+from analytics.transforms.flows import MINUTE_MS, PIECE_MS, piece_of, queue_flows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -32,7 +36,12 @@ _LAST: Final = 2**62
 
 
 def steps(
-    lines: DataFrame, marks: DataFrame, summed: DataFrame, moved: DataFrame, changes: DataFrame
+    lines: DataFrame,
+    marks: DataFrame,
+    summed: DataFrame,
+    moved: DataFrame,
+    changes: DataFrame,
+    busy: DataFrame,
 ) -> DataFrame:
     """Return the steps of all queues.
 
@@ -42,6 +51,7 @@ def steps(
         summed: Flows of lines.
         moved: Flows of queues.
         changes: When endpoints could be served.
+        busy: Minutes of queues whose lines are not looked at, see `busy_minutes`.
 
     Returns:
         Grain: a step. Queue, `piece`, the place (`hub_ms`, `commit`, `seq`), `day_ms`, what it
@@ -53,10 +63,59 @@ def steps(
     cuts = _cut(changes.join(queues, on=["hub", "endpoint"], how="inner"))
     ends = _cut(day_ends(marks, summed).join(queues, on="hub", how="inner"))
     few = carried.unionByName(cuts).unionByName(ends).withColumn("piece", piece_of("hub_ms"))
-    of_marks = _moved_in(marks).unionByName(_left_behind(marks))
-    many = _rows(lines).unionByName(of_marks).withColumn("piece", piece_of("hub_ms"))
-    sums = _sums(moved).unionByName(few.select(*PIECE, *COUNTS))
-    return many.unionByName(few).unionByName(_bases(sums))
+    many = _not_in(busy, _rows(lines).unionByName(_moved_in(marks)))
+    others = many.unionByName(_left_behind(marks)).unionByName(_of_busy(busy))
+    sums = _sums(moved, PIECE).unionByName(few.select(*PIECE, *COUNTS))
+    placed = others.withColumn("piece", piece_of("hub_ms")).unionByName(few)
+    return placed.unionByName(_bases(sums))
+
+
+def busy_minutes(served: DataFrame, by_minute: DataFrame, shortest_ms: int) -> DataFrame:
+    """Find the minutes of queues in which no spell begins or ends, and none goes on.
+
+    Args:
+        served: Services by minute.
+        by_minute: Flows of lines by minute.
+        shortest_ms: Shorter spells are left out.
+
+    Returns:
+        Grain: queue and minute, with services that have neighbours less than `shortest_ms` away.
+        `first_ms` and `last_ms` of them, and what the minute adds to `COUNTS`.
+    """
+    order = Window.partitionBy(*schemas.QUEUE).orderBy("minute")
+    # The first and the last service of a queue have no neighbour, and are left out.
+    since_ms = F.col("first_ms") - F.lag("last_ms").over(order)
+    until_ms = F.lead("first_ms").over(order) - F.col("last_ms")
+    near = served.withColumns({"since_ms": since_ms, "until_ms": until_ms}).where(
+        (F.col("since_ms") < shortest_ms) & (F.col("until_ms") < shortest_ms)
+    )
+    minute = (*schemas.QUEUE, "minute")
+    sums = _sums(queue_flows(by_minute, "minute"), minute)
+    counts = sums.groupBy(*minute).agg(*(F.sum(name).alias(name) for name in COUNTS))
+    return near.join(counts, on=list(minute), how="inner").select(
+        *minute, "first_ms", "last_ms", *COUNTS
+    )
+
+
+def _not_in(busy: DataFrame, steps: DataFrame) -> DataFrame:
+    minute = F.floor(F.col("hub_ms") / F.lit(MINUTE_MS))
+    key = [*schemas.QUEUE, "minute"]
+    timed = steps.withColumn("minute", minute)
+    return timed.join(busy.select(*key), on=key, how="left_anti").drop("minute")
+
+
+def _of_busy(busy: DataFrame) -> DataFrame:
+    first = busy.select(*schemas.QUEUE, F.col("first_ms").alias("hub_ms"), *_counts({}))
+    last = busy.select(*schemas.QUEUE, F.col("last_ms").alias("hub_ms"), *COUNTS)
+    return first.unionByName(last).select(
+        *schemas.QUEUE,
+        "hub_ms",
+        # Their place among the steps of other kinds in the same minute decides nothing.
+        *(F.lit(0).cast("bigint").alias(name) for name in ("commit", "seq", "day_ms")),
+        *COUNTS,
+        F.lit(True).alias("served"),
+        F.lit(None).cast("boolean").alias("up"),
+    )
 
 
 def _rows(lines: DataFrame) -> DataFrame:
@@ -153,15 +212,15 @@ def _cut(events: DataFrame) -> DataFrame:
     )
 
 
-def _sums(moved: DataFrame) -> DataFrame:
-    """Return what each flow adds to the counts of its piece."""
+def _sums(moved: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return what each flow adds to the counts of its piece or minute."""
     comes = F.col("flow").isin(*IN_FLOWS).cast("int")
     net = comes - F.col("flow").isin(*OUT_FLOWS).cast("int")
     rows, size = F.col("rows"), F.col("bytes")
     counts = {"depth": rows * net, "depth_bytes": size * net}
     counts |= {"came": rows * comes, "came_bytes": size * comes}
     counts |= {name: rows * (F.col("flow") == name).cast("int") for name in ("expired", "retried")}
-    return moved.select(*PIECE, *_counts(counts))
+    return moved.select(*key, *_counts(counts))
 
 
 def _bases(sums: DataFrame) -> DataFrame:

@@ -20,7 +20,9 @@ from analytics.what_if.recorded import (
     STEP_MS,
     WAITED,
     Arrival,
+    Cohorts,
     EndpointDay,
+    row_bytes,
 )
 from analytics.what_if.recorded_settings import RecordedSettings
 from analytics.what_if.simulation import ScenarioRules, Simulation
@@ -29,7 +31,7 @@ from analytics.what_if.treatments import RouteTable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from analytics.what_if.recorded import Parcel
+    from analytics.what_if.recorded import Cohort, Parcel
     from analytics.what_if.scenarios import Scenario
 
 ERROR_MAX: Final = 0.05
@@ -72,6 +74,7 @@ def answers(
         step_ms: Length of the steps of parcels.
     """
     known = list(parcels)
+    cohorts = Cohorts()
     times = [parcel.at_ms + step_ms for parcel in known if parcel.kind != WAITED]
     in_force = RecordedSettings(known)
     by_endpoint: dict[str, list[Parcel]] = defaultdict(list)
@@ -87,19 +90,27 @@ def answers(
     found: list[Answer] = []
     for endpoint, own in with_rows.items():
         in_order = sorted(own + everywhere, key=lambda parcel: parcel.at_ms)
-        day = _day(in_order, max(times, default=0), step_ms, in_force, endpoint)
+        day = _day(in_order, max(times, default=0), step_ms, in_force, endpoint, cohorts)
         is_alone = len(with_rows) == 1
         found += _Endpoint(hub, endpoint, day, in_force, is_alone=is_alone).ask(scenarios)
     return found
 
 
 def _day(
-    parcels: list[Parcel], end_ms: int, step_ms: int, in_force: RecordedSettings, endpoint: str
+    parcels: list[Parcel],
+    end_ms: int,
+    step_ms: int,
+    in_force: RecordedSettings,
+    endpoint: str,
+    cohorts: Cohorts,
 ) -> EndpointDay:
     waited = [parcel for parcel in parcels if parcel.kind == WAITED and parcel.rows > 0]
     initial = [
         Arrival(
-            each.at_ms, each.priority, each.routes, each.ttl_ms, each.rows, each.bytes / each.rows
+            each.at_ms,
+            cohorts[each.priority, each.routes, each.ttl_ms],
+            each.rows,
+            row_bytes(each),
         )
         for each in waited
     ]
@@ -108,28 +119,29 @@ def _day(
         known[each.priority] += each.rows
     for carried in (parcel for parcel in parcels if parcel.kind == CARRIED):
         left = carried.rows - known.pop(carried.priority, 0)
-        initial += _stayed(carried, left)
+        initial += _stayed(carried, left, cohorts[carried.priority, (), None])
     rest = [parcel for parcel in parcels if parcel.kind not in {WAITED, CARRIED}]
     return EndpointDay(
         rest,
         initial,
         end_ms,
         step_ms,
+        cohorts,
         midnight_ms=in_force.midnight_ms or 0,
         had_windows=in_force.has_windows(endpoint),
     )
 
 
-def _stayed(carried: Parcel, left: int) -> Iterator[Arrival]:
+def _stayed(carried: Parcel, left: int, cohort: Cohort) -> Iterator[Arrival]:
     """Return what was carried in and did not leave: the youngest, as queues are left in order."""
-    size = carried.bytes / carried.rows if carried.rows else 0.0
+    size = row_bytes(carried)
     for age_ms, rows in reversed(json.loads(carried.text or "[]")):
         if left > 0:
             count = min(left, rows)
-            yield Arrival(carried.at_ms - age_ms, carried.priority, (), None, count, size)
+            yield Arrival(carried.at_ms - age_ms, cohort, count, size)
             left -= count
     if left > 0:
-        yield Arrival(carried.at_ms, carried.priority, (), None, left, size)
+        yield Arrival(carried.at_ms, cohort, left, size)
 
 
 class _Endpoint:
@@ -150,9 +162,10 @@ class _Endpoint:
         self._in_force = in_force
         self._is_alone = is_alone
         arrivals = [*day.initial, *(each for step in day.steps for each in step.arrivals)]
-        self._table = RouteTable(in_force.routes, endpoint, arrivals)
+        cohorts = dict.fromkeys(arrival.cohort for arrival in arrivals)
+        self._table = RouteTable(in_force.routes, endpoint, cohorts)
         self._came = day.came()
-        self._was = Simulation(day, self._table.as_it_was()).run()
+        self._was = Simulation(day, self._table.under(None)).run()
         self._errors = self._queue_errors()
 
     def ask(self, scenarios: Sequence[Scenario]) -> Iterator[Answer]:

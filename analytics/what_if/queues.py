@@ -47,16 +47,12 @@ class WaitingRows:
         "rows",
     )
 
-    def __init__(self, arrival: Arrival, treatment: Treatment, outcome: Outcome) -> None:
-        at_ms = arrival.at_ms
-        ttl_ms, recency_ms = treatment.ttl_ms, treatment.recency_ms
-        self.at_ms = at_ms
-        self.expires_ms = NEVER_MS if ttl_ms is None else at_ms + ttl_ms
-        self.fresh_until_ms = NEVER_MS if recency_ms is None else at_ms + recency_ms
-        self.fallback = treatment.fallback
-        self.rows = arrival.rows
-        self.row_bytes = max(arrival.row_bytes, 1.0)
-        self.outcome = outcome
+    def __init__(self, arrival: Arrival, lane: Lane) -> None:
+        self.at_ms, _, self.rows, self.row_bytes = arrival
+        self.expires_ms = self.at_ms + lane.ttl_ms
+        self.fresh_until_ms = self.at_ms + lane.recency_ms
+        self.fallback = lane.fallback
+        self.outcome = lane.outcome
 
 
 class SimulatedQueue:
@@ -97,3 +93,25 @@ class SimulatedQueue:
         head.rows -= count
         self.rows -= count
         self.bytes -= count * head.row_bytes
+
+
+class Lane:
+    """Where rows of a cohort go in a scenario, for how long, and what becomes of them.
+
+    Attributes:
+        queue: That they join.
+        ttl_ms: Their time to live.
+        recency_ms: After which they go to the queue of the priority `fallback`.
+        fallback: See above.
+        outcome: What became of them, and of others with the same routes.
+    """
+
+    __slots__ = ("fallback", "outcome", "queue", "recency_ms", "ttl_ms")
+
+    def __init__(self, queue: SimulatedQueue, treatment: Treatment, outcome: Outcome) -> None:
+        ttl_ms, recency_ms = treatment.ttl_ms, treatment.recency_ms
+        self.queue = queue
+        self.ttl_ms = NEVER_MS if ttl_ms is None else ttl_ms
+        self.recency_ms = NEVER_MS if recency_ms is None else recency_ms
+        self.fallback = treatment.fallback
+        self.outcome = outcome

@@ -60,13 +60,36 @@ class Parcel(NamedTuple):
     text: str | None = None
 
 
+class Cohort:
+    """Rows that are treated alike, whatever the scenario: one object for all of them of a hub."""
+
+    __slots__ = ("priority", "routes", "ttl_ms")
+
+    def __init__(self, priority: int, routes: tuple[str, ...], ttl_ms: int | None) -> None:
+        self.priority = priority
+        self.routes = routes
+        self.ttl_ms = ttl_ms
+
+
+class Cohorts(dict[tuple[int, tuple[str, ...], int | None], Cohort]):
+    """Cohorts of a hub by priority, routes and time to live; each is made when it is asked for."""
+
+    def __missing__(self, key: tuple[int, tuple[str, ...], int | None]) -> Cohort:
+        """Make a cohort."""
+        made = self[key] = Cohort(*key)
+        return made
+
+
+def row_bytes(parcel: Parcel) -> float:
+    """Return the size of its rows, at least a byte."""
+    return max(1.0, parcel.bytes / parcel.rows) if parcel.rows else 1.0
+
+
 class Arrival(NamedTuple):
     """Rows that joined a queue together."""
 
     at_ms: int
-    priority: int
-    routes: tuple[str, ...]
-    ttl_ms: int | None
+    cohort: Cohort
     rows: int
     row_bytes: float
 
@@ -117,7 +140,8 @@ class EndpointDay:
         parcels: Iterable[Parcel],
         initial: list[Arrival],
         end_ms: int,
-        step_ms: int = STEP_MS,
+        step_ms: int,
+        cohorts: Cohorts,
         *,
         midnight_ms: int = 0,
         had_windows: bool = False,
@@ -132,9 +156,10 @@ class EndpointDay:
         self.priority: dict[tuple[str, ...], int] = {}
         self.busy_s = 0.0
         self.end_ms = end_ms
+        self._cohorts = cohorts
         steps: dict[int, Step] = {}
         for arrival in self.initial:
-            self.priority.setdefault(arrival.routes, arrival.priority)
+            self.priority.setdefault(arrival.cohort.routes, arrival.cohort.priority)
         for parcel in parcels:
             at_ms = parcel.at_ms // step_ms * step_ms
             step = steps.get(at_ms)
@@ -149,7 +174,7 @@ class EndpointDay:
         counts: dict[tuple[str, ...], int] = defaultdict(int)
         for arrivals in (self.initial, *(step.arrivals for step in self.steps)):
             for arrival in arrivals:
-                counts[arrival.routes] += arrival.rows
+                counts[arrival.cohort.routes] += arrival.rows
         return counts
 
     def _enter(self, step: Step, parcel: Parcel) -> None:
@@ -158,10 +183,8 @@ class EndpointDay:
             step.link = bool(rows)
         elif parcel.kind == CAME:
             self.priority.setdefault(routes, parcel.priority)
-            size = parcel.bytes / rows
-            step.arrivals.append(
-                Arrival(parcel.at_ms, parcel.priority, routes, parcel.ttl_ms, rows, size)
-            )
+            cohort = self._cohorts[parcel.priority, routes, parcel.ttl_ms]
+            step.arrivals.append(Arrival(parcel.at_ms, cohort, rows, row_bytes(parcel)))
         else:
             step.leaves += rows
             if parcel.kind == SENT:

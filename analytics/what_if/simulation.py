@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from analytics.what_if.limits import DROP_NEWEST
-from analytics.what_if.queues import NEVER_MS, Outcome, SimulatedQueue, WaitingRows
+from analytics.what_if.queues import NEVER_MS, Lane, Outcome, SimulatedQueue, WaitingRows
 from analytics.what_if.windows import LINGER_MS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from analytics.what_if.limits import SimulatedLimits
     from analytics.what_if.queues import Treatment
-    from analytics.what_if.recorded import Arrival, EndpointDay
+    from analytics.what_if.recorded import Arrival, Cohort, EndpointDay
     from analytics.what_if.windows import DayWindows
 
 _CREDIT_LEAST: Final = 1e-6
@@ -54,7 +54,7 @@ class Simulation:
 
     Args:
         day: As it was recorded.
-        treat: Returns how an arrival is treated.
+        treat: Returns how the rows of a cohort are treated.
         rules: What else is different.
 
     Attributes:
@@ -64,13 +64,14 @@ class Simulation:
     def __init__(
         self,
         day: EndpointDay,
-        treat: Callable[[Arrival], Treatment],
+        treat: Callable[[Cohort], Treatment],
         rules: ScenarioRules = AS_IT_WAS,
     ) -> None:
         self.outcomes: dict[tuple[str, ...], Outcome] = defaultdict(Outcome)
         self._day = day
         self._treat = treat
         self._rules = rules
+        self._lanes: dict[Cohort, Lane] = {}
         self._queues: dict[int, SimulatedQueue] = {}
         self._order: list[SimulatedQueue] = []
         self._credit = 0.0
@@ -107,22 +108,31 @@ class Simulation:
         return self.outcomes
 
     def _join(self, arrival: Arrival, limits: SimulatedLimits | None) -> None:
-        treatment = self._treat(arrival)
-        rows = WaitingRows(arrival, treatment, self.outcomes[arrival.routes])
-        queue = self._queue(treatment.priority)
-        if limits is not None and limits.overflow == DROP_NEWEST:
+        lane = self._lanes.get(arrival.cohort) or self._lane(arrival.cohort)
+        rows = WaitingRows(arrival, lane)
+        queue = lane.queue
+        if limits is None:
+            queue.join(rows)
+            return
+        if limits.overflow == DROP_NEWEST:
             room = limits.admitted(self._queues, queue, rows.row_bytes)
             rows.rows = int(min(rows.rows, room))
             rows.outcome.removed += arrival.rows - rows.rows
-        if rows.rows:
-            queue.join(rows)
+            if rows.rows:
+                queue.join(rows)
+            return
+        queue.join(rows)
+        limits.make_room(self._queues, queue, lambda each: self._drop_expired(each, arrival.at_ms))
+
+    def _lane(self, cohort: Cohort) -> Lane:
+        treatment = self._treat(cohort)
+        queue = self._queue(treatment.priority)
         if treatment.recency_ms is not None:
             # So that it has its place before rows come into it from another queue.
             self._queue(treatment.fallback)
-        if limits is not None and limits.overflow != DROP_NEWEST:
-            limits.make_room(
-                self._queues, queue, lambda each: self._drop_expired(each, arrival.at_ms)
-            )
+        lane = Lane(queue, treatment, self.outcomes[cohort.routes])
+        self._lanes[cohort] = lane
+        return lane
 
     def _queue(self, priority: int) -> SimulatedQueue:
         queue = self._queues.get(priority)
@@ -165,17 +175,24 @@ class Simulation:
         """Send as many bytes as the link could take; what it could take and did not is lost."""
         credit = self._credit + capacity
         while credit > _CREDIT_LEAST:
-            now_ms = at_ms + span_ms * (1 - min(1.0, credit / capacity)) if capacity else at_ms
+            now_ms: float = at_ms
+            if capacity > credit:
+                now_ms += span_ms * (1 - credit / capacity)
             found = self._next(now_ms)
             if found is None:
                 credit = 0.0
                 break
             queue, waiting = found
             head = waiting[0]
-            count = min(head.rows, max(1, math.ceil(credit / head.row_bytes - _CREDIT_LEAST)))
+            count = head.rows
+            most = math.ceil(credit / head.row_bytes - _CREDIT_LEAST)
+            if most < count:
+                count = most or 1
             credit -= count * head.row_bytes
-            head.outcome.sent += count
-            head.outcome.waited_ms += count * max(0.0, now_ms - head.at_ms)
+            outcome = head.outcome
+            outcome.sent += count
+            if now_ms > head.at_ms:
+                outcome.waited_ms += count * (now_ms - head.at_ms)
             queue.take(head, count)
             if not head.rows:
                 waiting.popleft()
@@ -184,7 +201,8 @@ class Simulation:
     def _next(self, now_ms: float) -> tuple[SimulatedQueue, deque[WaitingRows]] | None:
         """Return the rows that leave next, after those that do not any more."""
         for queue in self._order:
-            while waiting := queue.oldest():
+            while queue.rows:
+                waiting = queue.oldest() if queue.demoted else queue.own
                 head = waiting[0]
                 if head.expires_ms <= now_ms:
                     head.outcome.expired += head.rows
@@ -225,6 +243,8 @@ class Simulation:
                             break
                 while waiting and not waiting[0].rows:
                     waiting.popleft()
+                if not queue.rows:
+                    waiting.clear()
                 if not count:
                     return
 

@@ -16,7 +16,7 @@ from analytics.what_if.queues import Treatment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from analytics.what_if.recorded import Arrival
+    from analytics.what_if.recorded import Cohort
     from analytics.what_if.scenarios import RouteChange, Scenario
 
 
@@ -26,62 +26,49 @@ class RouteTable:
     Args:
         entries: The table as its line has it, empty = the journal has none.
         endpoint: Whose routes.
-        arrivals: Rows of the endpoint.
+        cohorts: Rows of the endpoint, in the order in which the first of them came.
     """
 
     def __init__(
-        self, entries: Iterable[dict[str, Any]], endpoint: str, arrivals: Iterable[Arrival]
+        self, entries: Iterable[dict[str, Any]], endpoint: str, cohorts: Iterable[Cohort]
     ) -> None:
         self._routes: dict[str, Treatment] = {}
         for entry in entries:
             if entry.get("endpoint") == endpoint:
                 self._routes[entry["name"]] = _treatment(entry)
-        for arrival in arrivals:
-            name = arrival.routes[0] if arrival.routes else ""
+        for cohort in cohorts:
+            name = cohort.routes[0] if cohort.routes else ""
             known = self._routes.get(name)
             if known is None:
-                self._routes[name] = Treatment(arrival.priority, arrival.ttl_ms)
-            elif _length(known.ttl_ms) < _length(arrival.ttl_ms):
-                self._routes[name] = known._replace(ttl_ms=arrival.ttl_ms)
+                self._routes[name] = Treatment(cohort.priority, cohort.ttl_ms)
+            elif _length(known.ttl_ms) < _length(cohort.ttl_ms):
+                self._routes[name] = known._replace(ttl_ms=cohort.ttl_ms)
 
-    def as_it_was(self) -> Callable[[Arrival], Treatment]:
-        """Return what treats rows as they were stored."""
-        return self.under(None)
+    def under(self, scenario: Scenario | None) -> Callable[[Cohort], Treatment]:
+        """Return what treats rows as a scenario has it, None = as they were stored."""
+        return lambda cohort: self._treat(cohort, scenario)
 
-    def under(self, scenario: Scenario | None) -> Callable[[Arrival], Treatment]:
-        """Return what treats rows as a scenario has it."""
-        known: dict[tuple[tuple[str, ...], int, int | None], Treatment] = {}
-
-        def treat(arrival: Arrival) -> Treatment:
-            key = (arrival.routes, arrival.priority, arrival.ttl_ms)
-            treatment = known.get(key)
-            if treatment is None:
-                treatment = known[key] = self._treat(arrival, scenario)
-            return treatment
-
-        return treat
-
-    def _treat(self, arrival: Arrival, scenario: Scenario | None) -> Treatment:
-        stored = Treatment(arrival.priority, arrival.ttl_ms)
-        if not arrival.routes:
+    def _treat(self, cohort: Cohort, scenario: Scenario | None) -> Treatment:
+        stored = Treatment(cohort.priority, cohort.ttl_ms)
+        if not cohort.routes:
             return stored
-        own = self._routes[arrival.routes[0]]
-        if own.priority == arrival.priority:
+        own = self._routes[cohort.routes[0]]
+        if own.priority == cohort.priority:
             stored = stored._replace(recency_ms=own.recency_ms, fallback=own.fallback)
         changes = {} if scenario is None else scenario.routes
-        if not any(name in changes for name in arrival.routes):
+        if not any(name in changes for name in cohort.routes):
             return stored
         # Under another manifest than today's table the winner has the priority it was stored with.
-        routes = {**self._routes, arrival.routes[0]: own._replace(priority=arrival.priority)}
+        routes = {**self._routes, cohort.routes[0]: own._replace(priority=cohort.priority)}
         found = [
             (name, _changed(routes[name], changes.get(name)))
-            for name in arrival.routes
+            for name in cohort.routes
             if name in routes
         ]
         _, best = min(found, key=lambda each: (each[1].priority, -_length(each[1].ttl_ms), each[0]))
-        is_shortened = _length(arrival.ttl_ms) < _length(own.ttl_ms)
-        if is_shortened and _length(arrival.ttl_ms) < _length(best.ttl_ms):
-            return best._replace(ttl_ms=arrival.ttl_ms)
+        is_shortened = _length(cohort.ttl_ms) < _length(own.ttl_ms)
+        if is_shortened and _length(cohort.ttl_ms) < _length(best.ttl_ms):
+            return best._replace(ttl_ms=cohort.ttl_ms)
         return best
 
 

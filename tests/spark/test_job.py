@@ -196,6 +196,20 @@ def test_prepared_lines_lead_to_the_same_report(rerun: Runs, capsys: pytest.Capt
     assert read_prepared(runs.spark, files, args, surveyed) is None
 
 
+def test_a_large_day_leads_to_the_same_report(rerun: Runs, monkeypatch: pytest.MonkeyPatch):
+    """Its lines are Parquet meanwhile; nothing is left of them, nor of those of a killed run."""
+    runs = rerun
+    before, tables = runs.results().metrics, read_tables(runs.results())
+    monkeypatch.setattr(job, "is_small", lambda _: False)
+    draft = runs.output / f"lines-{DATE}.draft"
+    (draft / "_temporary").mkdir(parents=True)
+    assert runs.run("--exclude-hub=broken") == 0
+    assert not draft.exists()
+    assert read_tables(runs.results()) == tables
+    varying = ("phases", "seconds")
+    assert without(runs.results().metrics, varying) == without(before, varying)
+
+
 def read_tables(results: Results) -> dict[str, list[str]]:
     """Return the rows of all tables as text, in order, wherever their segments were."""
     return {
