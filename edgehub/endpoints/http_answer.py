@@ -6,12 +6,12 @@ request's; what a peer says about one row has no effect on another.
 
 from __future__ import annotations
 
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError, Struct, ValidationError, field, json
 
+from edgehub.http1.date import read_http_date
 from edgehub.message import DELIVERED, FailureKind, SendResult
 
 if TYPE_CHECKING:
@@ -152,17 +152,10 @@ def _retry_after_s(answer: Answer, now_ms: int) -> float | None:
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return min(RETRY_AFTER_MAX_S, float(text[:9]))
-    until = _date_s(text)
+    until = read_http_date(text)
     if until is None:
         return None
     # The peer's own date, where it gives one: the clock of a gateway may be wrong.
-    now = _date_s(answer.headers.get("date", ""))
+    now = read_http_date(answer.headers.get("date", ""))
     wait_s = until - (now_ms / 1000 if now is None else now)
     return min(RETRY_AFTER_MAX_S, max(0.0, wait_s))
-
-
-def _date_s(text: str) -> float | None:
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError):
-        return None

@@ -6,7 +6,7 @@ than this program is refused, because an older program would not keep what the n
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgehub.errors import StartupError
@@ -23,7 +23,7 @@ def read_sql(name: str) -> str:
     While the hub runs its files may be replaced by those of another version, or no descriptor be
     free to read them.
     """
-    return resources.files("edgehub.store").joinpath(name).read_text("utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
 SCRIPTS: Final = (

@@ -7,7 +7,7 @@ everything anyway.
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgehub.routes.tenant import RouteKey
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-SCRIPT: Final = (resources.files("edgehub.sync") / "rows.sql").read_text("utf-8")
+SCRIPT: Final = Path(__file__).with_name("rows.sql").read_text("utf-8")
 """Makes the tables; handed to `StateFile.add`."""
 
 TEMPORARY: Final = SCRIPT.replace("CREATE TABLE", "CREATE TEMP TABLE")
