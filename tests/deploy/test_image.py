@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+import edgehub
 from edgehub.cli.main import cli
 from tests.support.dockerfile import environment, exec_form, read_stages, values
 
@@ -81,11 +82,11 @@ def test_health_is_what_the_hub_says_of_itself() -> None:
 
 
 def test_the_labels_agree_with_the_project() -> None:
-    """Version and licence stand once, in pyproject.toml."""
+    """Of the version and the licence that the package has."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     labels = " ".join(values(IMAGE, "LABEL"))
     assert f'image.licenses="{project["license"]}"' in labels
-    assert f"VERSION={project['version']}" in values(IMAGE, "ARG")
+    assert f"VERSION={edgehub.__version__}" in values(IMAGE, "ARG")
 
 
 def test_the_build_sees_what_it_copies_and_no_more() -> None:
