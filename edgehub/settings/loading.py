@@ -14,7 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
+from pydantic.experimental.arguments_schema import generate_arguments_schema
+from pydantic_core import ArgsKwargs, SchemaValidator
 
 from edgehub.errors import ConfigError
 from edgehub.routes.hints import near_miss
@@ -74,19 +76,30 @@ def find_hub(file: Path | None) -> Settings | None:
         if (variable := environment_variable([key])) is not None:
             given[key] = os.environ[variable]
     try:
-        return settings_check().validate_python(given)
+        return _checked(given)
     except ValidationError:
         return None
 
 
 @cache
-def settings_check() -> TypeAdapter[Settings]:
-    """Return what checks settings.
+def settings_check() -> SchemaValidator:
+    """Return what checks settings, as the argument of a function.
 
-    It takes 2 MB and a twentieth of a second, so it is kept until `cache_clear()`, and is not part
-    of the model, which lives as long as the process.
+    It takes 2 MB and a twentieth of a second, so it is kept until `cache_clear()`. The validator of
+    the model would live as long as the process; that one and a `TypeAdapter` look for plug-ins of
+    pydantic in the metadata of all packages, and what reads those takes another megabyte.
     """
-    return TypeAdapter(Settings)
+    return SchemaValidator(generate_arguments_schema(_take))
+
+
+def _take(settings: Settings) -> None:
+    """Only its signature counts."""
+
+
+def _checked(values: Mapping[str, Any]) -> Settings:
+    (settings,), _ = settings_check().validate_python(ArgsKwargs((values,)))
+    assert isinstance(settings, Settings)
+    return settings
 
 
 def check_settings(
@@ -107,12 +120,15 @@ def check_settings(
     unknown = list(_unknown_environment())
     try:
         below = _merged(_environment(), document)
-        values = _merged(_with_cleanup(given, cleanup), below)
-        loaded = settings_check().validate_python(values)
+        loaded = _checked(_merged(_with_cleanup(given, cleanup), below))
     except ValidationError as invalid:
         origins = Origins(file=file, document=document, flags=given, variable=environment_variable)
-        faults = [fault for detail in invalid.errors() for fault in faults_of(origins, detail)]
-        paths = [path for detail in invalid.errors() for path in faulty_paths(detail)]
+        details = invalid.errors()
+        for detail in details:
+            # Without the number of the argument.
+            detail["loc"] = detail["loc"][1:]
+        faults = [fault for detail in details for fault in faults_of(origins, detail)]
+        paths = [path for detail in details for path in faulty_paths(detail)]
         raise SettingsError([*faults, *unknown], paths) from invalid
     except ConfigError as invalid:
         raise SettingsError([invalid, *unknown]) from invalid

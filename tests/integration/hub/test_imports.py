@@ -19,13 +19,16 @@ UNUSED = {
     "edgehub.lora.regions": "stations of LoRaWAN",
     "edgehub.store.salvage.salvage": "a damaged file",
     "gzip": "exports",
+    "email": "dates of messages",
     "html.entities": "pygments",
     "http.client": "commands that fetch",
+    "importlib.metadata": "plug-ins of libraries",
     "pydantic_settings": "variables with settings",
     "pygments": "rich",
     "redis": "a shared table",
     "rich": "tables of commands",
     "unittest": "tests",
+    "zipfile": "packages in archives",
     "xml": "reports",
 }
 """Modules, and what they are for."""
