@@ -257,7 +257,7 @@ class Appender:
         group.rows += 1
         group.bytes += size
         writer.pending_bytes += size
-        if offsets.ahead and len(joined.rows) == joined.handed_out + 1:
+        if len(joined.rows) == joined.handed_out + 1:
             queue.wake()  # the row may be read before its commit
 
     def _append_shared(

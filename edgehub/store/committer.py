@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable
 
-    from edgehub.store.commit_delay import CommitDelay
     from edgehub.store.event_log import EventBatch
     from edgehub.store.limits import Limits
     from edgehub.store.maintenance.eviction import Evictor
@@ -47,7 +46,6 @@ class Committer:
     Args:
         shared: What every commit writes in addition to rows and results.
         writer: What is to be written.
-        commit_delay: How long a group waits for more rows.
         limits: Count what was written.
         evictor: Makes room for a group where a limit is reached.
         space: Measures the volume when much was written.
@@ -58,7 +56,6 @@ class Committer:
         self,
         shared: SharedState,
         writer: Writer,
-        commit_delay: CommitDelay,
         *,
         limits: Limits,
         evictor: Evictor,
@@ -68,7 +65,7 @@ class Committer:
         self._shared = shared
         self._clock = shared.clock
         self._writer = writer
-        self._commit_delay = commit_delay
+        self._commit_delay = shared.commit_delay
         self._limits = limits
         self._evictor = evictor
         self._space = space
@@ -78,6 +75,7 @@ class Committer:
         self.commit_failures_total = 0
         self.row_bytes_total = 0
         self._space_is_due = False
+        self._measured_offset = shared.offsets.next
         self._back_off = Pause()
         self._turns = asyncio.Lock()
         self._cancelled = False
@@ -146,10 +144,15 @@ class Committer:
 
     async def _wait_for_rows(self) -> None:
         writer = self._writer
+        has_waited = False
         while self._may_delay() and (delay_s := self._remaining_s()) > 0:
             await self._wait(delay_s, GROUP_ROWS_MAX)
+            has_waited = True
+            self._measure_rate()
             if writer.has_job():
                 return
+        if has_waited:
+            return
         before = writer.group.rows
         delay_s = self._commit_delay.delay_s(before, self._clock.monotonic())
         if delay_s > 0:
@@ -158,7 +161,13 @@ class Committer:
                 self._commit_delay.waited(before, writer.group.rows)
 
     def _remaining_s(self) -> float:
-        return self._commit_delay.remaining_s(self._writer.group, self._shared.hub_time.now_ms())
+        now_ms = self._shared.hub_time.now_ms()
+        return self._commit_delay.remaining_s(self._writer.group, self._clock.monotonic(), now_ms)
+
+    def _measure_rate(self) -> None:
+        offset = self._shared.offsets.next
+        self._commit_delay.appended(offset - self._measured_offset, self._clock.monotonic())
+        self._measured_offset = offset
 
     async def _wait(self, delay_s: float | None, wake_at: int) -> None:
         """Wait until woken, or until `delay_s` have passed."""
@@ -257,7 +266,7 @@ class Committer:
         # Deleting a row rewrites its page, which rows that leave in order share.
         self._wal.written(group.bytes + dead + commit.deleted_bytes // 2 + commit.other_bytes)
         if group.rows:
-            self._commit_delay.committed(group.rows, self._clock.monotonic())
+            self._measure_rate()
 
     async def _handle_commit_failure(self, error: StoreBusyError) -> None:
         """Count and report a failed commit, and wait before the next try."""

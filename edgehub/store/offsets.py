@@ -1,40 +1,40 @@
 """The hub-wide counter of offsets and its stored high-water mark.
 
-Invariant: no offset is used twice, also after a crash. Offsets that were not visible outside before
-their commit may be reused after a crash; where rows are read before their commit, the mark is
-stored ahead of them.
+Invariant: no offset is used twice, also after a crash: a start that follows no close skips more
+offsets than rows may have been read before their commit.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-RESERVE: Final = 65_536
-"""Offsets reserved ahead by one commit where rows are read before their own."""
+OFFSETS_SKIPPED: Final = 1 << 24
+"""Skipped above the stored mark by a start that follows no close: what was read before its commit,
+and more rows than the log tells of, which may have lost its end."""
+UNSTORED_MAX: Final = 1 << 20
+"""Offsets above the stored mark up to which rows may be read before their commit."""
 
 
 class Offsets:
     """The counter."""
 
-    def __init__(self, high_water: int, *, ahead: bool) -> None:
-        """Start above `high_water`; `ahead` = reserve offsets before they are used."""
+    def __init__(self, high_water: int) -> None:
+        """Start above `high_water`."""
         self.next = high_water + 1
         self.committed = high_water
         """No row up to it is still to be committed; the checkpoint of an empty queue."""
-        self.ahead = ahead
-        self.reserved = high_water
+        self.early_max = high_water + UNSTORED_MAX
+        """Rows up to it may be read before their commit."""
 
     def high_water(self) -> int:
         """Return the mark for the next commit: no offset above it has been handed out."""
-        if not self.ahead:
-            return self.next - 1
-        return max(self.reserved, self.next - 1 + RESERVE)
+        return self.next - 1
 
     def stored(self, high_water: int, committed: int) -> None:
         """Record the mark in the file, and the highest offset that is committed or refused."""
-        self.reserved = high_water
+        self.early_max = high_water + UNSTORED_MAX
         self.committed = committed
 
     def scarce(self) -> bool:
         """Return whether the mark should be stored soon, although nothing else is to be written."""
-        return self.ahead and self.next > self.reserved - RESERVE // 2
+        return self.next > self.early_max - UNSTORED_MAX // 2

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from edgehub.errors import StartupError, StoreCorruptError, StoreError
 from edgehub.storage.sqlite_log import damaged_logs, find_log_damage, log_path, replace_log
 from edgehub.store.database import StoreBusyError, StoreValueError, open_hint
+from edgehub.store.offsets import OFFSETS_SKIPPED
 from edgehub.store.recovery import Recovered, recover
 from edgehub.store.salvage.damage import Missing, finish_replacement, replace_damaged
 from edgehub.store.salvage.file_header import header_fault
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _UNREADABLE: Final = (sqlite3.Error, StoreValueError, ValueError, TypeError, LookupError)
-
-OFFSETS_SKIPPED: Final = 1 << 20
-"""More than rows fit into the log: it may have lost its end with a hub that was not closed."""
 
 
 async def open_file(

@@ -79,7 +79,7 @@ class Queue:
         record: QueueRecord,
         *,
         changed: Callable[[Queue, int], None],
-        withdraw: Callable[[Queue, Row], bool],
+        withdraw: Callable[[QueueRows, Sequence[Row], int], None],
         registered: bool,
         wakes: list[Wake],
     ) -> None:
@@ -89,7 +89,7 @@ class Queue:
             shared: What the parts of the store share.
             record: What the file contains of it.
             changed: Called when so many rows have results.
-            withdraw: Removes an uncommitted row from the open group; False = its commit has begun.
+            withdraw: Removes rows from the open group; see `Writer.withdraw`.
             registered: It is in the file.
             wakes: Called when rows can be read.
         """
@@ -153,6 +153,10 @@ class Queue:
 
     def confirm(self, rows: Sequence[Row]) -> None:
         """Remove delivered rows; their deletion is committed within 50 ms."""
+        if rows:
+            shared = self._shared
+            age_s = (shared.hub_time.now_ms() - rows[0].enqueued_ms) / 1000
+            shared.commit_delay.confirmed(age_s, shared.clock.monotonic())
         self._leave(rows, RowEvent.SENT)
 
     def expire(self, rows: Sequence[Row]) -> None:
@@ -394,8 +398,9 @@ class Queue:
         rows = list(rows)
         self.checkpointer.withdraw(rows)
         self._forget_creations(rows)
-        if self._shared.offsets.ahead:
-            rows = self._leave_early(rows, event)
+        opened = self.reader.open_rows
+        if opened is not None:
+            rows = self._leave_early(opened, rows, event)
         if rows:
             self.checkpointer.results.leave(rows, event)
             self._record(event, rows)
@@ -405,28 +410,29 @@ class Queue:
         if self.creations:
             self.creations.discard([row.offset for row in rows])
 
-    def _leave_early(self, rows: list[Row], event: RowEvent) -> list[Row]:
-        """Remove uncommitted rows, which are never written; return the others."""
-        proposed = self.checkpointer.proposed
-        others: list[Row] = []
-        early: list[Row] = []
-        for row in rows:
-            if row.offset <= proposed or not self._withdraw(self, row):
-                others.append(row)
-                continue
-            self.checkpointer.results.attempts.pop(row.offset, None)
-            early.append(row)
-            self.totals.enqueued_total += 1
-            self.totals.enqueued_bytes_total += row.size
-            if event is RowEvent.SENT:
-                self.totals.sent_total += 1
-            else:
-                self.totals.expired_total += 1
-        if early and self._shared.events is not None:
-            between = self.checkpointer.results.events.take({row.offset for row in early})
+    def _leave_early(self, opened: QueueRows, rows: list[Row], event: RowEvent) -> list[Row]:
+        """Remove rows of the open group, which are never written; return the others."""
+        first = opened.rows[0].offset
+        early = [row for row in rows if row.offset >= first]
+        if not early:
+            return rows
+        size = sum([row.size for row in early])
+        self._withdraw(opened, early, size)
+        results, totals = self.checkpointer.results, self.totals
+        if results.attempts:
+            for row in early:
+                results.attempts.pop(row.offset, None)
+        totals.enqueued_total += len(early)
+        totals.enqueued_bytes_total += size
+        if event is RowEvent.SENT:
+            totals.sent_total += len(early)
+        else:
+            totals.expired_total += len(early)
+        if self._shared.events is not None:
+            between = results.events.take({row.offset for row in early})
             key = (self.endpoint_id, self.priority)
             self._shared.events.early(key, early, event, between)
-        return others
+        return [row for row in rows if row.offset < first]
 
     def _record(self, event: RowEvent, rows: Sequence[Row], reason: str | None = None) -> None:
         if self._shared.events is not None:

@@ -2,7 +2,7 @@
 
 Owns the read position, the cache of rows behind it, rows that were given back and rows that are
 held. Order of reading: by offset over rows given back, released rows and the cache, then the file
-from the read position on, then, with a fixed commit delay, rows of the open group. Invariant: every
+from the read position on, then rows of the open group. Invariant: every
 row of the file that is neither in flight, nor left, nor held, nor expired is in exactly one of
 these places.
 """
@@ -347,12 +347,12 @@ class Reader:
     def _early_rows(self) -> int:
         """Count rows of the open group that may be read before their commit."""
         opened = self.open_rows
-        if opened is None or not self._shared.offsets.ahead:
+        if opened is None:
             return 0
         if self._cache or self.sealed_rows or self._position <= self._checkpointer.proposed:
             return 0
         count = min(len(opened.rows), opened.early_max) - opened.handed_out
-        if count <= 0 or opened.rows[opened.handed_out].offset > self._shared.offsets.reserved:
+        if count <= 0 or opened.rows[opened.handed_out].offset > self._shared.offsets.early_max:
             return 0
         return count
 
@@ -362,7 +362,7 @@ class Reader:
         start = opened.handed_out
         rows = deque(opened.rows[start : start + self._early_rows()])
         count = len(rows)
-        full, _, _ = self._move(rows, batch, self._shared.offsets.reserved)
+        full, _, _ = self._move(rows, batch, self._shared.offsets.early_max)
         opened.handed_out += count - len(rows)
         return full
 

@@ -16,6 +16,7 @@ from edgehub.clock import Pause
 if TYPE_CHECKING:
     from edgehub.clock import Clock, HubTime
     from edgehub.store.boots import Boot
+    from edgehub.store.commit_delay import CommitDelay
     from edgehub.store.database import Database
     from edgehub.store.dead_letters import DeadLetters
     from edgehub.store.event_log import EventLog
@@ -66,6 +67,7 @@ class SharedState(Struct, frozen=True, kw_only=True):
     hub_time: HubTime
     labels: Labels
     offsets: Offsets
+    commit_delay: CommitDelay
     dead_letters: DeadLetters
     cache: Cache
     staleness: Staleness

@@ -92,8 +92,7 @@ class Store:
         self.utc_ms: Callable[[int], int] = shared.boot.utc_ms
         self.database = database
         self.damage = recovered.damage
-        commit_delay = CommitDelay(options.commit_delay_ms)
-        self.writer = writer = Writer(clock, shared.events, commit_delay.fixed_s)
+        self.writer = writer = Writer(clock, shared.events, shared.commit_delay.fixed_s)
         self.queues = queues = Queues(shared, writer, recovered.queues)
         self._wal = wal = Wal(database, clock, options.wal_bytes_max)
         self._retention = retention = Retention(
@@ -111,7 +110,6 @@ class Store:
         self._committer = committer = Committer(
             shared,
             writer,
-            commit_delay,
             limits=limits,
             evictor=Evictor(shared, queues, limits, retention),
             space=space,
@@ -326,9 +324,8 @@ def _share(
         boot=boot,
         hub_time=boot.hub_time,
         labels=labels,
-        offsets=Offsets(
-            max(recovered.high_water, boot.first_offset - 1), ahead=options.commit_delay_ms > 0
-        ),
+        commit_delay=CommitDelay(options.commit_delay_ms),
+        offsets=Offsets(max(recovered.high_water, boot.first_offset - 1)),
         dead_letters=DeadLetters(labels, options, stored=recovered.dead_letters),
         cache=Cache(options.cache_bytes_max),
         staleness=Staleness(),

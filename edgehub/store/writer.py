@@ -20,13 +20,14 @@ from edgehub.store.group import GROUP_BYTES_MAX, GROUP_ROWS_MAX, Group
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from edgehub.clock import Clock
     from edgehub.message import Row
     from edgehub.store.event_log import EventBatch, EventLog
     from edgehub.store.failure import Failure
     from edgehub.store.queue import Queue
+    from edgehub.store.queue_rows import QueueRows
 
     Job = tuple[Callable[[sqlite3.Connection], Any], Callable[[Any], int]]
     """A transaction: what runs on the connection, and what applies the result to memory and returns
@@ -122,21 +123,13 @@ class Writer:
             self.events.urgent = True
             self.due.within(self._results_delay_s)
 
-    def withdraw(self, queue: Queue, row: Row) -> bool:
-        """Remove a row that was confirmed before its commit from the open group.
-
-        Returns:
-            False when its commit has begun; it leaves as any other row then.
-        """
-        opened = queue.reader.open_rows
-        if opened is None or row.offset < opened.rows[0].offset:
-            return False
-        self.group.withdraw(opened, row)
-        self.pending_bytes -= row.size
-        self.early_rows_total += 1
+    def withdraw(self, opened: QueueRows, rows: Sequence[Row], size: int) -> None:
+        """Remove rows of the open group that have left before their commit; see `Group`."""
+        self.group.withdraw(opened, rows, size)
+        self.pending_bytes -= size
+        self.early_rows_total += len(rows)
         if self.events is not None:
-            self._schedule_results(1, self._early_delay_s)
-        return True
+            self._schedule_results(len(rows), self._early_delay_s)
 
     def transact(
         self,

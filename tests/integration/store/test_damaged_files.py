@@ -16,7 +16,7 @@ from edgehub.hub.status import store_warnings
 from edgehub.message import FailureKind
 from edgehub.storage.damaged_database import KEPT_MAX
 from edgehub.store import Store, StoreOptions
-from edgehub.store.opening import OFFSETS_SKIPPED
+from edgehub.store.offsets import OFFSETS_SKIPPED
 from tests.support.stores import (
     LAB,
     P0,

@@ -16,7 +16,7 @@ from edgehub.heads.mqtt.session_table import SessionTable
 from edgehub.hub.status import store_warnings
 from edgehub.message import EndpointId, FailureKind
 from edgehub.storage.sqlite_log import PAGE_BYTES
-from edgehub.store.opening import OFFSETS_SKIPPED
+from edgehub.store.offsets import OFFSETS_SKIPPED
 from edgehub.store.salvage.file_header import header_fault
 from edgehub.store.salvage.page_owners import PageOwners
 from edgehub.store.salvage.pages import PageFile

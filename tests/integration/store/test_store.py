@@ -180,15 +180,17 @@ async def test_all_stored_queues_are_adopted(tmp_path: Path) -> None:
         assert len(await read_all(hub.queue(P7))) == 2
 
 
-async def test_watchers_are_woken_once_per_queue_and_group(tmp_path: Path) -> None:
-    """A commit tells who watches the endpoint, and nobody else."""
+async def test_watchers_are_woken_by_a_row_that_may_be_read_and_by_the_commit(
+    tmp_path: Path,
+) -> None:
+    """Those who watch the endpoint are, and nobody else."""
     async with running(tmp_path / "queue.db") as hub:
         woken: list[str] = []
         hub.store.queues.watch(UPSTREAM, lambda queue: woken.append(queue.id))
         hub.send_many(5, a_result(P0), a_result(P2, endpoint_id=LAB))
         hub.send_many(5, a_result(P7))
         await hub.store.writer.flush()
-        assert sorted(woken) == ["upstream_Pri0", "upstream_Pri7"]
+        assert sorted(woken) == ["upstream_Pri0", "upstream_Pri7", "upstream_Pri7"]
         assert all(queue.has_ready() for queue in hub.store.queues.all())
 
 
