@@ -255,7 +255,7 @@ class Pump:
     def _could_send(self, now: float) -> bool:
         if not self._link_up or self._draining or self._in_flight:
             return False
-        if self._window.room(now, self.endpoint.unsent_bytes())[0] == 0:
+        if self._window.room(now, self._unsent_bytes())[0] == 0:
             # Under a cap a large message is waited for afterwards.
             return False
         return self._refusals.paused_until <= now and self._pumped_queues.could_send(now)
@@ -294,7 +294,7 @@ class Pump:
         self._pumped_queues.begin_turn()
         while self._may_send():
             now = self._clock.monotonic()
-            unsent = self.endpoint.unsent_bytes()
+            unsent = self._unsent_bytes()
             rows_max, bytes_max = self._window.room(now, unsent)
             if rows_max == 0:
                 self._schedule_check(unsent, now)
@@ -323,6 +323,10 @@ class Pump:
                 await asyncio.sleep(0)
                 self._take_results()
                 self._pumped_queues.begin_turn()  # a row on trial may have let its sender go on
+
+    def _unsent_bytes(self) -> int:
+        # The kernel is only asked where its answer counts.
+        return self.endpoint.unsent_bytes() if self._window.counts_unsent else 0
 
     def _may_send(self) -> bool:
         if not self._link_up or self._draining:

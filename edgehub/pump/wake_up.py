@@ -1,4 +1,4 @@
-"""Starts the pump's next turn: at an event, or at the earliest time that was asked for."""
+"""Starts the pump's next turn: at an event, or about the earliest time that was asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WakeUp:
         self._clock = clock
         self._event = asyncio.Event()
         self._timer = Timer(clock, self._event.set)
-        self._due = math.inf
+        self._due = self._timer_due = math.inf
 
     def now(self) -> None:
         """Start the turn as soon as possible."""
@@ -27,9 +27,12 @@ class WakeUp:
 
     async def wait(self) -> None:
         """Wait for the turn; forgets the times of the last one."""
-        self._timer.cancel()
-        if self._due < math.inf:
-            self._timer.start(max(0.0, self._due - self._clock.monotonic()))
+        if not self._timer.is_running:
+            self._timer_due = math.inf
+        # One that fires earlier is left: a turn too many costs less than a timer for each.
+        if self._due < self._timer_due:
+            self._timer_due = self._due
+            self._timer.restart(max(0.0, self._due - self._clock.monotonic()))
         await self._event.wait()
         self._event.clear()
         self._due = math.inf

@@ -185,6 +185,11 @@ class SendWindow:
         """Bound on unconfirmed bytes, None = unmeasured (then `FIRST_ROWS` holds)."""
         return None if self._rtt.seconds is None else int(self._bytes)
 
+    @property
+    def counts_unsent(self) -> bool:
+        """Whether `room` depends on the unsent bytes: they are in flight, as the window bounds."""
+        return self._rtt.seconds is not None and self._threshold() < self._window_now()
+
     def room(self, now: float, unsent: int) -> tuple[int, int]:
         """Return the rows and bytes that may be chosen now; no rows = wait.
 

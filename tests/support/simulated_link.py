@@ -201,7 +201,8 @@ class SimulatedLink:
 
     def _send(self) -> None:
         while True:
-            rows, room = self.window.room(self.now, self.unsent)
+            unsent = self.unsent if self.window.counts_unsent else 0
+            rows, room = self.window.room(self.now, unsent)
             if not rows:
                 return
             if self._alarms:
