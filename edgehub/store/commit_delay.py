@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgehub.message import NEVER_MS
 
 if TYPE_CHECKING:
-    from edgehub.store.group import Group
+    from collections.abc import Callable
 
 DELAY_S: Final = 0.001
 """The loop's resolution makes it 1 to 2 ms. Twice as long brought nothing."""
@@ -55,21 +55,22 @@ class CommitDelay:
             return 0.0
         return DELAY_S
 
-    def remaining_s(self, group: Group, now_s: float, now_ms: int) -> float:
+    def remaining_s(self, oldest_ms: Callable[[], int], now_s: float, now_ms: int) -> float:
         """Return how much longer a group may wait for confirmations, 0 or less = no longer.
 
         It counts from the oldest row: rows that were confirmed before are never written, so nothing
         is as long as the link keeps up.
 
         Args:
-            group: The group.
+            oldest_ms: Returns when the oldest row of the group was appended, in hub time;
+                `NEVER_MS` = it has none.
             now_s: Monotonic seconds.
             now_ms: Hub time.
         """
         # In whole milliseconds, as hub time is: a wait of less would end in the same one.
         delay_ms = self._fixed_ms or self._link_delay_ms(now_s)
-        oldest_ms = group.oldest_ms() if delay_ms else NEVER_MS
-        return 0.0 if oldest_ms == NEVER_MS else (delay_ms - (now_ms - oldest_ms)) / 1000
+        since_ms = oldest_ms() if delay_ms else NEVER_MS
+        return 0.0 if since_ms == NEVER_MS else (delay_ms - (now_ms - since_ms)) / 1000
 
     def waited(self, before: int, after: int) -> None:
         """Record whether a delay paid: it should at least double the group."""

@@ -161,8 +161,9 @@ class Committer:
                 self._commit_delay.waited(before, writer.group.rows)
 
     def _remaining_s(self) -> float:
-        now_ms = self._shared.hub_time.now_ms()
-        return self._commit_delay.remaining_s(self._writer.group, self._clock.monotonic(), now_ms)
+        return self._commit_delay.remaining_s(
+            self._writer.group.oldest_ms, self._clock.monotonic(), self._shared.hub_time.now_ms()
+        )
 
     def _measure_rate(self) -> None:
         offset = self._shared.offsets.next

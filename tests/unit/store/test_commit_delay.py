@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from edgehub.message import NEVER_MS
 from edgehub.store.commit_delay import DELAY_S, CommitDelay
-from edgehub.store.group import Group
 
 
-class OldGroup(Group):
-    """A group whose oldest row was appended at hub time 5000."""
-
-    def oldest_ms(self) -> int:
-        """Stand in for rows, which need a whole store."""
-        return 5000
+def at_5000() -> int:
+    """Return when the oldest row of a group was appended."""
+    return 5000
 
 
 def steady(rate: float, seconds: float = 1.0) -> tuple[CommitDelay, float]:
@@ -65,33 +62,32 @@ def test_a_delay_that_brings_nothing_stops_for_a_while() -> None:
 
 def test_a_fixed_delay_is_that_of_the_oldest_row() -> None:
     """It does not adapt, and what was confirmed meanwhile does not count."""
-    linger, group = CommitDelay(250), OldGroup()
+    linger = CommitDelay(250)
     assert linger.delay_s(1, 0.0) == linger.delay_s(1000, 9.0) == 0
-    assert linger.remaining_s(Group(), 0.0, 5000) == 0
-    assert linger.remaining_s(group, 0.0, 5000) == pytest.approx(0.25)
-    assert linger.remaining_s(group, 0.0, 5200) == pytest.approx(0.05)
-    assert linger.remaining_s(group, 0.0, 5250) == 0
-    assert CommitDelay(0).remaining_s(group, 0.0, 5000) == 0
+    assert linger.remaining_s(lambda: NEVER_MS, 0.0, 5000) == 0
+    assert linger.remaining_s(at_5000, 0.0, 5000) == pytest.approx(0.25)
+    assert linger.remaining_s(at_5000, 0.0, 5200) == pytest.approx(0.05)
+    assert linger.remaining_s(at_5000, 0.0, 5250) == 0
+    assert CommitDelay(0).remaining_s(at_5000, 0.0, 5000) == 0
 
 
 def test_steady_traffic_waits_for_a_link_that_confirms_soon() -> None:
     """Twice as long as rows took of late; not for a slow link, one that is silent, a lone row."""
-    group = OldGroup()
     linger, now = steady(3000)
-    assert linger.remaining_s(group, now, 5000) == 0
+    assert linger.remaining_s(at_5000, now, 5000) == 0
     for _ in range(50):
         linger.confirmed(0.004, now)
-    assert 0.008 <= linger.remaining_s(group, now, 5000) <= 0.01
-    assert 0.002 <= linger.remaining_s(group, now, 5006) <= 0.004
-    assert linger.remaining_s(group, now, 5010) <= 0
-    assert linger.remaining_s(group, now + 0.06, 5000) == 0
+    assert 0.008 <= linger.remaining_s(at_5000, now, 5000) <= 0.01
+    assert 0.002 <= linger.remaining_s(at_5000, now, 5006) <= 0.004
+    assert linger.remaining_s(at_5000, now, 5010) <= 0
+    assert linger.remaining_s(at_5000, now + 0.06, 5000) == 0
     for _ in range(50):
         linger.confirmed(3600.0, now)
-    assert linger.remaining_s(group, now, 5000) == 0
+    assert linger.remaining_s(at_5000, now, 5000) == 0
     linger, now = steady(200)
     for _ in range(50):
         linger.confirmed(0.004, now)
-    assert linger.remaining_s(group, now, 5000) == 0
+    assert linger.remaining_s(at_5000, now, 5000) == 0
 
 
 def test_clock_that_stands_still_says_nothing() -> None:
