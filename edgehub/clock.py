@@ -333,12 +333,12 @@ class HubTime:
     immortal by a change of date.
     """
 
-    __slots__ = ("_clock", "_offset_ms")
+    __slots__ = ("_boottime_ms", "_offset_ms")
 
     def __init__(self, clock: Clock, *, base_ms: int, boottime_ms: int) -> None:
-        self._clock = clock
+        self._boottime_ms = clock.boottime_ms
         self._offset_ms = base_ms - boottime_ms
 
     def now_ms(self) -> int:
         """Return the current hub time in milliseconds."""
-        return self._clock.boottime_ms() + self._offset_ms
+        return self._boottime_ms() + self._offset_ms

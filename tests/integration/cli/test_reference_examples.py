@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import fastjsonschema
@@ -75,7 +76,7 @@ def test_examples_have_the_declared_members(operations: Mapping[str, Operation])
         if not documents or name in ADDED_UP | LEFT_OUT:
             continue
         checked += 1
-        schema = TypeAdapter(operation.result).json_schema(mode="serialization")
+        schema = TypeAdapter(resolve_name(operation.result)).json_schema(mode="serialization")
         if why := fault(closed(schema), documents):
             faults[name] = why
     assert faults == {}
