@@ -33,6 +33,7 @@ COUNTS: Final = ("depth", "depth_bytes", "came", "came_bytes", "expired", "retri
 
 _BASE, _CARRIED = -3, -2
 _LAST: Final = 2**62
+_MINUTES: Final = PIECE_MS // MINUTE_MS
 
 
 def steps(
@@ -63,11 +64,12 @@ def steps(
     cuts = _cut(changes.join(queues, on=["hub", "endpoint"], how="inner"))
     ends = _cut(day_ends(marks, summed).join(queues, on="hub", how="inner"))
     few = carried.unionByName(cuts).unionByName(ends).withColumn("piece", piece_of("hub_ms"))
-    many = _not_in(busy, _rows(lines).unionByName(_moved_in(marks)))
-    others = many.unionByName(_left_behind(marks)).unionByName(_of_busy(busy))
+    piece = piece_of("hub_ms")
+    many = _rows(lines).unionByName(_moved_in(marks)).withColumn("piece", piece)
+    others = _left_behind(marks).unionByName(_of_busy(busy)).withColumn("piece", piece)
     sums = _sums(moved, PIECE).unionByName(few.select(*PIECE, *COUNTS))
-    placed = others.withColumn("piece", piece_of("hub_ms")).unionByName(few)
-    return placed.unionByName(_bases(sums))
+    exact = _not_in(busy, many)
+    return exact.unionByName(others).unionByName(few).unionByName(_bases(sums))
 
 
 def busy_minutes(served: DataFrame, by_minute: DataFrame, shortest_ms: int) -> DataFrame:
@@ -98,10 +100,16 @@ def busy_minutes(served: DataFrame, by_minute: DataFrame, shortest_ms: int) -> D
 
 
 def _not_in(busy: DataFrame, steps: DataFrame) -> DataFrame:
-    minute = F.floor(F.col("hub_ms") / F.lit(MINUTE_MS))
-    key = [*schemas.QUEUE, "minute"]
-    timed = steps.withColumn("minute", minute)
-    return timed.join(busy.select(*key), on=key, how="left_anti").drop("minute")
+    """Leave out the steps in busy minutes; those of a piece are looked up as one mask of bits."""
+    minute = F.col("hub_ms") / F.lit(MINUTE_MS)
+    bit = F.expr(f"shiftleft(1L, CAST(minute % {_MINUTES} AS INT))")
+    hour = F.floor(F.col("minute") / F.lit(_MINUTES)).cast("int")
+    masks = busy.groupBy(*schemas.QUEUE, hour.alias("piece")).agg(F.bit_or(bit).alias("mask"))
+    place = F.floor(minute) % F.lit(_MINUTES)
+    # A mask an hour and queue: of a thousand hubs they still fit into each executor.
+    known = steps.join(F.broadcast(masks), on=list(PIECE), how="left")
+    is_busy = F.coalesce(F.bit_get("mask", place), F.lit(0)) == 1
+    return known.where(~is_busy).drop("mask")
 
 
 def _of_busy(busy: DataFrame) -> DataFrame:
