@@ -1,8 +1,8 @@
 """The one task that commits: groups, results and other transactions, one after the other.
 
 Owns the choice of what goes into the next transaction, and the retries while commits fail. Memory
-is changed in the order of the commits. Invariant: no message is acknowledged before COMMIT has
-returned.
+is changed in the order of the commits. Invariant: a message that its receiver has not confirmed is
+not acknowledged before COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -161,8 +161,11 @@ class Committer:
                 self._commit_delay.waited(before, writer.group.rows)
 
     def _remaining_s(self) -> float:
-        return self._commit_delay.remaining_s(
-            self._writer.group.oldest_ms, self._clock.monotonic(), self._shared.hub_time.now_ms()
+        group, delay = self._writer.group, self._commit_delay
+        if not delay.fixed_s and group.needs_commit():
+            return 0.0  # no confirmation can spare it
+        return delay.remaining_s(
+            group.oldest_ms, self._clock.monotonic(), self._shared.hub_time.now_ms()
         )
 
     def _measure_rate(self) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from edgehub.store.boots import Boot
 
 NOTES_MAX: Final = 4096
+EARLY_MAX: Final = 65_536
+"""Events of one queue, of rows that are never written, that wait for a commit one by one; beyond it
+only sums are kept."""
 REFUSED_MAX: Final = 256
 """Pairs of device and reason that are counted separately between two commits."""
 SUMS_PERIOD_MS: Final = 60_000
@@ -244,6 +247,9 @@ class EventLog:
         if between:
             left.extend(between)
         left.record(event, rows, self.hub_time.now_ms(), reason)
+        if len(left) > EARLY_MAX:
+            joined.shrink()
+            left.shrink()
         self.urgent = True
 
     def begin(self, queues: Sequence[QueueEvents] = ()) -> EventBatch:

@@ -44,6 +44,7 @@ class Group(Struct, eq=False):
         apart: Results of other rows do not join, so that an error is surely one of these rows'.
         commit_now: Some operation does not wait for more rows.
         freeing: Operations that only delete.
+        withdrawn_bytes: Sum of the sizes of withdrawn rows that are still in memory.
     """
 
     rows_of: dict[Queue, QueueRows] = {}
@@ -55,6 +56,7 @@ class Group(Struct, eq=False):
     bytes: int = 0
     apart: bool = False
     commit_now: bool = False
+    withdrawn_bytes: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.operations or self.freeing)
@@ -81,17 +83,29 @@ class Group(Struct, eq=False):
         joined.bytes -= size
         self.rows -= len(rows)
         self.bytes -= size
+        self.withdrawn_bytes += size
         waiters = self.waiters
+        settled: list[Waiter] = []
         index, end = 0, len(waiters)
         for row in rows:
             wanted = row.offset
             if index == end or waiters[index][2] != wanted:
                 index = bisect_left(waiters, wanted, key=_offset_of)
-            settle, token, offset = waiters[index]
-            assert offset == wanted, (offset, wanted)
-            waiters[index] = (_settled_before, token, offset)
+            waiter = waiters[index]
+            assert waiter[2] == wanted, (waiter, wanted)
+            settled.append(waiter)
+            waiters[index] = (_settled_before, waiter[1], wanted)
             index += 1
+        # While commits take long, or fail, the group stays open.
+        if len(waiters) - self.rows >= GROUP_ROWS_MAX or self.withdrawn_bytes >= GROUP_BYTES_MAX:
+            self._prune()
+        # Last: a sender may submit its next message at once.
+        for settle, token, _ in settled:
             settle(token, None)
+
+    def needs_commit(self) -> bool:
+        """Return whether rows of it cannot leave before their commit."""
+        return any(joined.early_max < len(joined.rows) for joined in self.rows_of.values())
 
     def oldest_ms(self) -> int:
         """Remove withdrawn rows for good, and return when the oldest row left was appended.
@@ -121,6 +135,7 @@ class Group(Struct, eq=False):
                 queue.reader.open_rows = None
                 del self.rows_of[queue]
         if pruned:
+            self.withdrawn_bytes = 0
             self.waiters = [waiter for waiter in self.waiters if waiter[0] is not _settled_before]
 
     def halves(self) -> tuple[Group, Group]:

@@ -209,7 +209,7 @@ class Queue:
 
     def release(self, who: str | int) -> None:
         """End `hold`; the skipped rows are read next, in their order."""
-        self.reader.held.release(who)
+        self.reader.release(who)
         self._note_hold(who, 0)
 
     def row_state(self, row: Row) -> RowState:

@@ -185,6 +185,11 @@ class Reader:
         self.held.go_back(lowest)
         self._leave_to_file()
 
+    def release(self, who: str | int) -> None:
+        """End the hold of a sender or of a row; what was skipped is read next."""
+        self.held.release(who)
+        self._return_uncommitted()
+
     def drop_stale(self) -> None:
         """Remove stale rows at the head of the cache; they are in another queue now."""
         now_ms = self._shared.hub_time.now_ms()
@@ -247,9 +252,13 @@ class Reader:
         elif handed_out:
             self._mixed_until = max(self._mixed_until, rows[-1].offset)
             self._leave_to_file()
+        self._return_uncommitted()
+
+    def _return_uncommitted(self) -> None:
+        """Check again whether rows that wait for their commit are held."""
         if self._uncommitted_held:
-            self.give_back(self._uncommitted_held)
-            self._uncommitted_held = []
+            rows, self._uncommitted_held = self._uncommitted_held, []
+            self.give_back(rows)
 
     def _full(self) -> bool:
         # Both bounds are of memory: offsets of skipped rows, and of rows that have left while the
@@ -338,7 +347,7 @@ class Reader:
         if not self.held.holds(row):
             return False
         if row.offset > self._checkpointer.proposed:
-            # Not in the file yet, so it cannot be read again: checked once it is.
+            # Not in the file yet, so it cannot be read again: checked once it is, or no more held.
             self._uncommitted_held.append(row)
         else:
             self.held.skip(row)

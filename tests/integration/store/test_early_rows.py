@@ -1,0 +1,122 @@
+"""Rows that are read before their commit: order, bounds and acknowledgements without a delay."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgehub.store import StoreOptions
+from edgehub.store.group import GROUP_ROWS_MAX
+from tests.support.stores import (
+    LAB,
+    P0,
+    P2,
+    FaultPlan,
+    a_message,
+    a_result,
+    bodies,
+    faulty_database,
+    read_all,
+    running,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgehub.message import Row
+
+pytestmark = pytest.mark.integration
+
+
+async def test_rows_of_a_released_sender_come_before_its_next_ones(tmp_path: Path) -> None:
+    """Order per sender holds although the rows that were held have no commit yet."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        queue.hold("dev-1")
+        plan.fail("COMMIT", times=1000)
+        hub.send_many(2)
+        assert await read_all(queue) == []
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        queue.release("dev-1")
+        hub.send()
+        assert bodies(await read_all(queue)) == [b"body-1", b"body-2", b"body-3"]
+        plan.heal()
+        await hub.until(lambda: len(hub.settled) == 4, tick_s=1.0)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+async def test_a_disk_that_takes_no_commit_costs_no_memory_for_what_was_confirmed(
+    tmp_path: Path, journal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link goes on, and what it confirms is forgotten; the sums of the journal are kept."""
+    monkeypatch.setattr("edgehub.store.event_log.EARLY_MAX", 100)
+    plan = FaultPlan()
+    options = StoreOptions(journal=journal)
+    async with running(
+        tmp_path / "q.db", options=options, database_type=faulty_database(plan)
+    ) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        await hub.store.writer.flush()
+        plan.fail("COMMIT", times=1000)
+        hub.send()
+        (kept,) = await read_all(queue)
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        writer = hub.store.writer
+        for _ in range(30):
+            hub.send_many(100)
+            queue.confirm(await read_all(queue))
+        assert hub.accepted == [0, *range(2, 3002)]
+        assert writer.pending_bytes == kept.size
+        assert len(writer.group.waiters) < GROUP_ROWS_MAX
+        events = hub.store.writer.events
+        assert (events is None) is not journal
+        if events is not None:
+            batch = events.begin()
+            assert max(len(columns) for both in batch.early.values() for columns in both) <= 100
+            events.failed(batch)
+        plan.heal()
+        await hub.until(lambda: len(hub.settled) == 3002, tick_s=1.0)
+        assert queue.statistics().sent_total == 3001
+
+
+async def test_large_rows_that_were_confirmed_are_forgotten_soon(tmp_path: Path) -> None:
+    """Their bytes count as those of a group do, not only their number."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        plan.fail("COMMIT", times=1000)
+        hub.send()
+        await read_all(queue)
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        for _ in range(40):
+            hub.send(a_message(body=bytes(250_000)))
+            queue.confirm(await read_all(queue))
+        assert len(hub.store.writer.group.waiters) < 40
+        plan.heal()
+
+
+async def test_rows_that_are_stored_in_any_case_wait_for_no_link(tmp_path: Path) -> None:
+    """Messages for two endpoints leave after their commit, so it begins as soon as before."""
+    flying: deque[dict[str, list[Row]]] = deque()
+    async with running(tmp_path / "q.db") as hub:
+        waiting: list[int] = []
+        for millisecond in range(40):
+            for _ in range(3):
+                hub.send(None, a_result(P2), a_result(P0, endpoint_id=LAB))
+            queues = {each.id: each for each in hub.store.queues.all()}
+            flying.append({name: await read_all(queue) for name, queue in queues.items()})
+            await hub.clock.advance(0.001)
+            await hub.store.database.run(lambda _: None)
+            if len(flying) > 2:
+                for name, rows in flying.popleft().items():
+                    queues[name].confirm(rows)
+            waiting.append(3 * (millisecond + 1) - len(hub.settled))
+        assert max(waiting) <= 3 * 5
