@@ -56,6 +56,7 @@ class DatabaseLock:
         damage: Damage that the last hub found, empty = none.
         high_water: No offset above it had been used when the file was closed, or when the last hub
             that ended without a close started; 0 = not known.
+        is_start_recorded: The next hub will know that this one ended without a close, if it does.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -75,6 +76,7 @@ class DatabaseLock:
         left_open = record.state == "open" and not self.damage
         self.log_missing = left_open and not log_path.exists()
         self.high_water = record.high_water
+        self.is_start_recorded = False
 
     @classmethod
     def take(cls, path: Path) -> Self:
@@ -111,7 +113,8 @@ class DatabaseLock:
         with suppress(OSError):
             self._inode = self.path.stat().st_ino
         if not self.damage:
-            self._write(_Record(state="open", high_water=high_water))
+            record = _Record(state="open", high_water=high_water)
+            self.is_start_recorded = self._write(record)
 
     def damaged(self, reason: str) -> None:
         """Record that the file is damaged and must be checked at the next start."""
@@ -156,10 +159,16 @@ class DatabaseLock:
         except msgspec.DecodeError:
             return _Record()
 
-    def _write(self, record: _Record) -> None:
-        # If it cannot be written, that is an end without a close, which skips some offsets.
-        with suppress(OSError):
+    def _write(self, record: _Record) -> bool:
+        """Write a record; return whether it is on disk.
+
+        If that of the end is not, the next start skips some offsets.
+        """
+        try:
             data = msgspec.json.encode(record)
             os.pwrite(self._descriptor, data, 0)
             os.ftruncate(self._descriptor, len(data))
             os.fsync(self._descriptor)
+        except OSError:
+            return False
+        return True

@@ -18,12 +18,19 @@ UNSTORED_MAX: Final = 1 << 20
 class Offsets:
     """The counter."""
 
-    def __init__(self, high_water: int) -> None:
-        """Start above `high_water`."""
+    def __init__(self, high_water: int, *, is_start_recorded: bool = True) -> None:
+        """Start above `high_water`.
+
+        Args:
+            high_water: The stored mark.
+            is_start_recorded: If not, the next start may not know that it has to skip offsets, so
+                no row is read before its commit.
+        """
+        self._unstored_max = UNSTORED_MAX if is_start_recorded else 0
         self.next = high_water + 1
         self.committed = high_water
         """No row up to it is still to be committed; the checkpoint of an empty queue."""
-        self.early_max = high_water + UNSTORED_MAX
+        self.early_max = high_water + self._unstored_max
         """Rows up to it may be read before their commit."""
 
     def high_water(self) -> int:
@@ -32,9 +39,10 @@ class Offsets:
 
     def stored(self, high_water: int, committed: int) -> None:
         """Record the mark in the file, and the highest offset that is committed or refused."""
-        self.early_max = high_water + UNSTORED_MAX
+        self.early_max = high_water + self._unstored_max
         self.committed = committed
 
     def scarce(self) -> bool:
         """Return whether the mark should be stored soon, although nothing else is to be written."""
-        return self.next > self.early_max - UNSTORED_MAX // 2
+        left = self.early_max - self.next
+        return bool(self._unstored_max) and left < self._unstored_max // 2

@@ -73,6 +73,7 @@ async def open_file(
         high_water=high_water,
         damage=damage,
         missing=missing,
+        is_start_recorded=lock.is_start_recorded,
         damaged_logs=await asyncio.to_thread(damaged_logs, lock.path),
     )
 

@@ -46,6 +46,7 @@ class Recovered(Struct, frozen=True, kw_only=True):
         unreported_losses: Losses by damage that no commit has reported to the journal yet.
         missing: What was missing, None = nothing.
         damaged_logs: Names of damaged logs that were set aside and still exist.
+        is_start_recorded: A start that follows a crash of this hub skips offsets.
     """
 
     store_id: str
@@ -63,6 +64,7 @@ class Recovered(Struct, frozen=True, kw_only=True):
     suspects: list[tuple[int, int, int, int]]
     missing: Missing | None = None
     damaged_logs: Sequence[str] = ()
+    is_start_recorded: bool = True
 
 
 def recover(connection: sqlite3.Connection) -> Recovered:

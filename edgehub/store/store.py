@@ -325,7 +325,10 @@ def _share(
         hub_time=boot.hub_time,
         labels=labels,
         commit_delay=CommitDelay(options.commit_delay_ms),
-        offsets=Offsets(max(recovered.high_water, boot.first_offset - 1)),
+        offsets=Offsets(
+            max(recovered.high_water, boot.first_offset - 1),
+            is_start_recorded=recovered.is_start_recorded,
+        ),
         dead_letters=DeadLetters(labels, options, stored=recovered.dead_letters),
         cache=Cache(options.cache_bytes_max),
         staleness=Staleness(),

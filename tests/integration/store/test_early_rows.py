@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from tests.support.stores import (
     a_message,
     a_result,
     bodies,
+    crash_copy,
     faulty_database,
     read_all,
     running,
@@ -120,3 +122,29 @@ async def test_rows_that_are_stored_in_any_case_wait_for_no_link(tmp_path: Path)
                     queues[name].confirm(rows)
             waiting.append(3 * (millisecond + 1) - len(hub.settled))
         assert max(waiting) <= 3 * 5
+
+
+async def test_no_row_is_read_early_where_the_start_could_not_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start would not know that it has to skip the ids that left before their commit."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "q.db"
+    async with running(path) as hub:
+        await hub.stored(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("edgehub.store.lock.os.pwrite", full)
+        async with running(path) as hub:
+            used = hub.store.statistics().next_offset
+            hub.send_many(2)
+            rows = await read_all(hub.queue())
+            copy = crash_copy(path, tmp_path / "crash")
+            await hub.store.writer.flush()
+            assert len(rows + await read_all(hub.queue())) == 3
+    async with running(copy) as hub:
+        hub.send()
+        assert hub.store.statistics().next_offset == used + 1
+    assert [row.offset for row in rows if row.offset >= used] == []
