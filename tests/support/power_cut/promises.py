@@ -35,6 +35,8 @@ class Promises:
         self._queues: dict[int, list[str]] = {}
         self._highest_offset = 0
         self._offsets: dict[Copy, int] = {}
+        self._early: dict[Copy, int] = {}
+        """Of copies that had left by then: never written, and in the journal after a flush."""
         self._waiting: set[Copy] = set()
         self._leaving: set[Copy] = set()
         self._left: set[Copy] = set()
@@ -90,10 +92,7 @@ class Promises:
                     self._expires_ms[int(token), name] = expires_ms
                     self._queues.setdefault(int(token), []).append(name)
             case ["stored", token, offset]:
-                self._highest_offset = max(self._highest_offset, int(offset))
-                copies = [(int(token), queue) for queue in self._queues[int(token)]]
-                self._offsets.update(zip(copies, range(int(offset), 2**62), strict=False))
-                self._waiting.update(copies)
+                self._stored(int(token), int(offset))
             case ["leaves", token, queue, fate]:
                 copy = (int(token), queue)
                 self._waiting.discard(copy)
@@ -103,6 +102,8 @@ class Promises:
             case ["flushed"]:
                 self._left |= self._leaving
                 self._leaving = set()
+                self._offsets |= self._early
+                self._early = {}
                 self._flushes += 1
             case ["begins", key]:
                 self._unsure.add(key)
@@ -111,6 +112,15 @@ class Promises:
                 self._notes[key] = value
             case _:
                 raise AssertionError(words)
+
+    def _stored(self, token: int, first_offset: int) -> None:
+        self._highest_offset = max(self._highest_offset, first_offset)
+        for offset, queue in enumerate(self._queues[token], first_offset):
+            copy = (token, queue)
+            if copy not in self._leaving:
+                self._waiting.add(copy)
+            has_left = copy in self._leaving and copy not in self._dead
+            (self._early if has_left else self._offsets)[copy] = offset
 
     async def _check_rows(self, store: Store) -> list[str]:
         faults: list[str] = []
@@ -155,6 +165,7 @@ class Promises:
             copy
             for copy, flushes in self._dead.items()
             if copy not in dead
+            and copy in self._offsets
             and (flushes < self._flushes or (copy not in found and self._lasts(copy)))
         }
         # Ids rise by one, and the lowest leave: those below the first one were there.
