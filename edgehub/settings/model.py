@@ -82,7 +82,7 @@ class StoreSettings(Section):
         default=0,
         ge=0,
         le=1000,
-        description="Longest wait of a row for its commit, fixed; 0 = adaptive, up to 20 ms.",
+        description="Longest wait of a row for its commit, fixed; 0 = adaptive, up to 40 ms.",
     )
     check_entire_queue_on_cleanup: bool = Field(
         default=True,

@@ -25,7 +25,7 @@ ROWS_ENOUGH: Final = 64
 MEMORY_S: Final = 0.05
 PENALTY_MIN: Final = 8
 PENALTY_MAX: Final = 512
-LINK_DELAY_MAX_S: Final = 0.02
+LINK_DELAY_MAX_S: Final = 0.04
 """Longest wait for confirmations: twice the time that they took of late, or not at all."""
 _AGE_SHARE: Final = 0.125
 
