@@ -281,7 +281,7 @@ def _thingsboard(folder: Path, far_port: int) -> Programs:
 
 FROM_PYPI: Final = "make peers"
 PEERS: Final[Mapping[str, Peer]] = {
-    "hub": Peer(title="**edgehub**", promise="on disk, synced", setup=hub),
+    "hub": Peer(title="**edgehub**", promise="on disk, synced, or confirmed", setup=hub),
     "bridge": Peer(
         title="Mosquitto bridge",
         promise="in memory; saved every 30 min",
