@@ -10,7 +10,7 @@ from typing import Final
 
 OFFSETS_SKIPPED: Final = 1 << 24
 """Skipped above the stored mark by a start that follows no close: what was read before its commit,
-and more rows than the log tells of, which may have lost its end."""
+and more rows than the log has events of, since it may have lost its end."""
 UNSTORED_MAX: Final = 1 << 20
 """Offsets above the stored mark up to which rows may be read before their commit."""
 
