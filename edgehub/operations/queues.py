@@ -268,12 +268,13 @@ class QueueOperations:
         answer = {"queue": queue.id, "to": to, "through": through, "next_offset": None}
         if dry_run:
             figures = queue.statistics()
+            in_flight = queue.checkpointer.stored_in_flight
             # What is in flight may be back when the command is given in earnest.
             return {
                 **answer,
-                "rows": figures.depth - figures.in_flight,
-                "bytes": figures.bytes,
-                "in_flight": figures.in_flight,
+                "rows": queue.stored_rows - in_flight,
+                "bytes": queue.stored_bytes,
+                "in_flight": in_flight,
                 "exceeds": self._exceeds(target, figures),
                 "other_queues": self._other_queues(queue),
             }

@@ -104,7 +104,16 @@ class Results(Struct, eq=False):
 class Checkpointer:
     """Admits rows to be sent and commits what became of them."""
 
-    __slots__ = ("_committing", "checkpoint", "in_flight", "proposed", "refused", "results")
+    __slots__ = (
+        "_committing",
+        "_early_bytes",
+        "_early_rows",
+        "checkpoint",
+        "in_flight",
+        "proposed",
+        "refused",
+        "results",
+    )
 
     def __init__(self, *, checkpoint: int, proposed: int) -> None:
         self.checkpoint = checkpoint
@@ -113,6 +122,8 @@ class Checkpointer:
         self.results = Results()
         """Those that wait for the next transaction."""
         self._committing = Results()
+        self._early_rows = self._early_bytes = 0
+        """Of `results`, those of rows whose own commit is still to come."""
         self.refused: set[int] = set()
         """Rows read before their commit that will never be in the file: they count nowhere."""
 
@@ -120,6 +131,8 @@ class Checkpointer:
         """Record the highest committed offset of the queue."""
         assert offset > self.proposed, (offset, self.proposed)
         self.proposed = offset
+        if self._early_rows:
+            self._count_early()
 
     def moved_in(self, offset: int) -> None:
         """Record the highest offset of rows that were moved here from another queue."""
@@ -147,15 +160,38 @@ class Checkpointer:
                 for row in rows:
                     row.attempts = results.attempts.get(row.offset, row.attempts)
 
+    def leave(self, rows: Sequence[Row], event: RowEvent) -> None:
+        """Record that rows leave by an event; they are not in flight any more."""
+        self.results.leave(rows, event)
+        for row in rows:
+            if row.offset > self.proposed:
+                self._early_rows += 1
+                self._early_bytes += row.size
+
     @property
     def unstored(self) -> int:
-        """Rows that have left and are still in the file."""
+        """Rows that have left, whose deletion is still to be committed."""
         return len(self.results) + len(self._committing)
 
     @property
     def unstored_bytes(self) -> int:
-        """Sum of the sizes of the rows that have left and are still in the file."""
+        """Sum of their sizes."""
         return self.results.bytes + self._committing.bytes
+
+    @property
+    def leaving(self) -> int:
+        """Rows in the file that have left."""
+        return self.unstored - self._early_rows
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Sum of their sizes."""
+        return self.unstored_bytes - self._early_bytes
+
+    @property
+    def stored_in_flight(self) -> int:
+        """Rows in flight that are in the file."""
+        return sum([offset <= self.proposed for offset in self.in_flight])
 
     @property
     def unstored_dead_letter_bytes(self) -> int:
@@ -192,6 +228,7 @@ class Checkpointer:
             self.results = Results()
         else:
             self._committing, self.results = results.split(self.proposed, self.refused)
+            self._count_early()
             if self.refused:
                 self.refused.intersection_update(self.in_flight)
         return self._committing
@@ -207,6 +244,15 @@ class Checkpointer:
     def refuse(self, offset: int) -> None:
         """Record that a row read before its commit will never be in the file."""
         self.refused.add(offset)
+
+    def _count_early(self) -> None:
+        results, proposed = self.results, self.proposed
+        sizes = [
+            size
+            for offset, size in zip(results.offsets, results.sizes, strict=True)
+            if offset > proposed
+        ]
+        self._early_rows, self._early_bytes = len(sizes), sum(sizes)
 
     def record(self, event: RowEvent, rows: Sequence[Row], at_ms: int, reason: str | None) -> None:
         """Record an event of some rows for the journal."""

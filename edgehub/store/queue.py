@@ -174,10 +174,9 @@ class Queue:
         )
         self.checkpointer.withdraw((row,))
         self._forget_creations((row,))
-        results = self.checkpointer.results
-        results.leave((row,), RowEvent.DEAD_LETTERED)
+        self.checkpointer.leave((row,), RowEvent.DEAD_LETTERED)
         self._record(RowEvent.DEAD_LETTERED, (row,), f"{kind.value}: {reason}")
-        results.dead_letters[row.offset] = letter
+        self.checkpointer.results.dead_letters[row.offset] = letter
         self._changed(self, 1)
 
     def give_back(
@@ -312,12 +311,12 @@ class Queue:
     @property
     def stored_rows(self) -> int:
         """Rows in the file that have not left."""
-        return self.zones.depth - self.checkpointer.unstored
+        return self.zones.depth - self.checkpointer.leaving
 
     @property
     def stored_bytes(self) -> int:
         """Sum of their sizes."""
-        return self.zones.bytes - self.checkpointer.unstored_bytes
+        return self.zones.bytes - self.checkpointer.leaving_bytes
 
     def evictable(self, *, with_open: bool) -> tuple[int, int]:
         """Return number and bytes of the rows that could be evicted: none of them is in flight.
@@ -402,7 +401,7 @@ class Queue:
         if opened is not None:
             rows = self._leave_early(opened, rows, event)
         if rows:
-            self.checkpointer.results.leave(rows, event)
+            self.checkpointer.leave(rows, event)
             self._record(event, rows)
             self._changed(self, len(rows))
 

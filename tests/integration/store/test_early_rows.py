@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.message import FailureKind
 from edgehub.store import StoreOptions
 from edgehub.store.group import GROUP_ROWS_MAX
 from tests.support.stores import (
@@ -86,6 +87,28 @@ async def test_a_disk_that_takes_no_commit_costs_no_memory_for_what_was_confirme
         plan.heal()
         await hub.until(lambda: len(hub.settled) == 3002, tick_s=1.0)
         assert queue.statistics().sent_total == 3001
+
+
+async def test_rows_that_left_before_their_commit_are_not_taken_off_those_in_the_file(
+    tmp_path: Path,
+) -> None:
+    """The bounds of the disk count what is in the file and has not left: never less than none."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        plan.fail("COMMIT", times=3)
+        hub.send_many(2)
+        first, *rows = await read_all(queue)
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        for row in rows:
+            queue.dead_letter(row, FailureKind.REJECTED, "no")
+        assert (queue.stored_rows, queue.stored_bytes) == (1, first.size)
+        queue.confirm([first])
+        assert (queue.stored_rows, queue.stored_bytes) == (0, 0)
+        await hub.until(lambda: hub.store.statistics().dead_letter_rows == 2, tick_s=1.0)
+        assert (queue.stored_rows, queue.stored_bytes) == (0, 0)
+        assert (queue.rows_taken, queue.bytes_taken) == (0, 0)
 
 
 async def test_large_rows_that_were_confirmed_are_forgotten_soon(tmp_path: Path) -> None:
