@@ -27,7 +27,7 @@ from edgehub.endpoints.renewal import Renewal
 from edgehub.endpoints.subscription_guard import RETRY_S, SubscriptionGuard
 from edgehub.message import DELIVERED, FailureKind, SendResult
 from edgehub.mqtt.client import LinkError
-from edgehub.mqtt.packets import LEVEL_5, PACKET_ID_BYTES, pack_uint16
+from edgehub.mqtt.packets import LEVEL_5, pack_uint16
 from edgehub.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ class MqttEndpoint(LinkedEndpoint):
             if len(in_flight) >= receive_maximum:
                 self._waiting.append((payload, settle))
                 continue
-            packed, start, rest = payload
+            packed, start, rest, size = payload
             packet_id = connection.next_packet_id(in_flight)
-            in_flight[packet_id] = (packed, settle, len(start) + PACKET_ID_BYTES + len(rest))
+            in_flight[packet_id] = (packed, settle, size)
             sent += (start, pack_uint16(packet_id), rest)
         if sent:
             if was_idle:

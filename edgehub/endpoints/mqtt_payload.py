@@ -24,15 +24,13 @@ from edgehub.mqtt.properties import Property, write_block
 from edgehub.mqtt.property_bag import ORIGIN_PROPERTY, build_batch_bag, outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from edgehub.message import Message, Row
 
     Refuse = Callable[[Row, SendResult], None]
-    Payload = tuple[Sequence[Row], bytes, bytes]
-    """Rows of one PUBLISH, and its bytes before and after the packet id."""
-    _Packet = tuple[bytes, bytes] | SendResult
-    """Those bytes of a row, or why it has none."""
+    Payload = tuple[Sequence[Row], bytes, bytes, int]
+    """Rows of one PUBLISH, its bytes before and after the packet id, and their number with it."""
     WriteBlock = Callable[[Row], bytes | SendResult]
     """Returns the property block of a row, or why it has none."""
 
@@ -64,7 +62,7 @@ class Payloads(Protocol):
     def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
         """Return the bytes that each of `rows` takes on the link, header and topic included."""
 
-    def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
+    def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterable[Payload]:
         """Return what is to be published, in order; `refuse` gets the rows that can never be."""
 
     def confirmed(self) -> None:
@@ -154,6 +152,27 @@ def _texts(*properties: Mapping[str, str | None]) -> Iterator[str]:
             yield value or ""
 
 
+class _Made(Struct, eq=False):
+    """What is published of some rows.
+
+    Attributes:
+        rows: The rows.
+        sizes: Bytes that each of them takes on the link.
+        payloads: Of those that can be published.
+        refused: The others, and why.
+    """
+
+    rows: Sequence[Row] = ()
+    sizes: list[int] = []
+    payloads: list[Payload] = []
+    refused: list[tuple[Row, SendResult]] = []
+
+    def refuse(self, row: Row, result: SendResult) -> None:
+        """Record why a row cannot be published."""
+        self.sizes.append(row.size)
+        self.refused.append((row, result))
+
+
 class SingleRows:
     """A PUBLISH for each row.
 
@@ -163,15 +182,7 @@ class SingleRows:
         properties: Those of MQTT 5, None = none.
     """
 
-    __slots__ = (
-        "_limit",
-        "_measured",
-        "_packet_bytes_max",
-        "_packets",
-        "_properties",
-        "_topics",
-        "_writer",
-    )
+    __slots__ = ("_limit", "_made", "_packet_bytes_max", "_properties", "_topics", "_writer")
     rows_share_payloads = False
 
     def __init__(
@@ -184,9 +195,8 @@ class SingleRows:
         self._packet_bytes_max = self._limit = packet_bytes_max
         self._properties = properties
         self._writer: Callable[[], WriteBlock] = lambda: _nothing
-        self._measured: Sequence[Row] = ()
-        self._packets: list[_Packet] = []
-        """Those of the rows that were measured last: making them is most of sending the rows."""
+        self._made = _Made()
+        """Of the rows that were measured last: making it is most of sending the rows."""
 
     def use(self, level: int, packet_bytes_max: int | None) -> None:
         """Record what the connection takes that the next payloads are for."""
@@ -197,51 +207,44 @@ class SingleRows:
             self._writer = lambda: _no_properties
         else:
             self._writer = self._properties.writer
-        self._measured, self._packets = (), []
+        self._made = _Made()
 
     def wire_bytes(self, rows: Sequence[Row]) -> list[int]:
         """Return the bytes that each of `rows` takes on the link, header and topic included."""
-        packets = self._packets = self._packets_of(rows)
-        self._measured = rows
-        return [
-            row.size
-            if isinstance(packet, SendResult)
-            else len(packet[0]) + PACKET_ID_BYTES + len(packet[1])
-            for row, packet in zip(rows, packets, strict=True)
-        ]
+        self._made = made = self._make(rows)
+        return made.sizes
 
-    def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterator[Payload]:
+    def pack(self, rows: Sequence[Row], refuse: Refuse) -> Iterable[Payload]:
         """Return what is to be published, in order; `refuse` gets the rows that can never be."""
-        limit = self._limit
-        is_measured = rows is self._measured
-        packets = self._packets if is_measured else self._packets_of(rows)
-        self._measured, self._packets = (), []
-        for row, packet in zip(rows, packets, strict=True):
-            if isinstance(packet, SendResult):
-                refuse(row, packet)
-                continue
-            start, rest = packet
-            if limit is not None:
-                size = len(start) + PACKET_ID_BYTES + len(rest)
-                if size > limit:
-                    refuse(row, too_large("packet", size, limit))
-                    continue
-            yield (row,), start, rest
+        made = self._made if rows is self._made.rows else self._make(rows)
+        self._made = _Made()
+        for row, result in made.refused:
+            refuse(row, result)
+        return made.payloads
 
-    def _packets_of(self, rows: Sequence[Row]) -> list[_Packet]:
+    def _make(self, rows: Sequence[Row]) -> _Made:
+        made = _Made(rows)
+        sizes, payloads = made.sizes, made.payloads
         write_block = self._writer()
-        packets: list[_Packet] = []
+        limit = self._limit
         for row in rows:
             topic = topic_of(row, self._topics)
             block = write_block(row)
             if isinstance(topic, SendResult):
-                packets.append(topic)
-            elif isinstance(block, SendResult):
-                packets.append(block)
+                made.refuse(row, topic)
+                continue
+            if isinstance(block, SendResult):
+                made.refuse(row, block)
+                continue
+            rest = block + row.message.body
+            start = publish_start(topic, PACKET_ID_BYTES + len(rest))
+            size = len(start) + PACKET_ID_BYTES + len(rest)
+            sizes.append(size)
+            if limit is None or size <= limit:
+                payloads.append(((row,), start, rest, size))
             else:
-                rest = block + row.message.body
-                packets.append((publish_start(topic, PACKET_ID_BYTES + len(rest)), rest))
-        return packets
+                made.refused.append((row, too_large("packet", size, limit)))
+        return made
 
     def confirmed(self) -> None:
         """Record that the peer takes payloads; has no effect."""
@@ -372,7 +375,7 @@ class BatchedRows:
         if limit is None or size <= limit:
             plain = sum([len(record) + 1 for record in records])
             self._learn(plain, size)
-            yield rows, start, rest
+            yield rows, start, rest, size
         elif len(rows) == 1:
             refuse(rows[0], too_large("packet", size, limit))
         else:

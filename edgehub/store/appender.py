@@ -243,17 +243,9 @@ class Appender:
         row = Row(offset, message, now_ms, expires_ms, result.routes, size)
         joined.rows.append(row)
         joined.bytes += size
-        if destination.is_plain:
-            stored_expiry = None if expires_ms >= NEVER_MS else expires_ms
-            joined.plain.append(
-                (offset, now_ms, stored_expiry, size, destination.label, header, message.body)
-            )
-            joined.senders.append(
-                message.device_id if message.module_id is None else message.sender
-            )
-        else:
+        if not destination.is_plain:
             self._fill(destination, joined, row, (None, header, message.body))
-        group.waiters.append((settle, token, offset))
+        group.waiters[offset] = (settle, token)
         group.rows += 1
         group.bytes += size
         writer.pending_bytes += size
@@ -288,7 +280,7 @@ class Appender:
         count = len(results)
         self._offsets.next = body_id + count
         group.bodies.append((body_id, count, header, message.body))
-        group.waiters.append((settle, token, body_id))
+        group.waiters[body_id] = (settle, token)
         group.rows += count
         group.bytes += count * size
         self._writer.pending_bytes += count * size

@@ -16,7 +16,7 @@ from edgehub.store.transaction import Outcome, QueueWrite, Transaction
 from edgehub.store.zones import ZoneChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from edgehub.journal.row_events import QueueEvents
     from edgehub.store.checkpointer import Results
@@ -122,7 +122,7 @@ class Commit:
 
     def settle(self, outcome: Outcome) -> None:
         """Notify waiters in the order of their messages, then the watchers of the queues."""
-        for settle, token, _ in self.group.waiters:
+        for settle, token in self.group.waiters.values():
             settle(token, None)
         for entry in self._queues:
             if entry.joined is not None:
@@ -145,7 +145,7 @@ class Commit:
             queue, joined, results, write = entry.queue, entry.joined, entry.results, entry.write
             changes = ZoneChanges()
             if joined is not None:
-                write.plain, write.full = joined.plain, joined.full
+                write.plain, write.full = joined.plain(shared.labels), joined.full
                 changes.add_rows(joined.rows, recency=joined.recency)
                 if not queue.registered:
                     write.registration = (
@@ -171,15 +171,22 @@ class Commit:
         for entry in self._queues:
             queue, joined, results = entry.queue, entry.joined, entry.results
             if joined is not None:
-                columns = self._enqueued(joined, summing=summing)
+                columns = self._enqueued(joined, entry.write.plain, summing=summing)
                 events.append((queue.endpoint_id, queue.priority, columns))
             if results is not None:
                 events.append((queue.endpoint_id, queue.priority, results.events))
         return events
 
-    def _enqueued(self, joined: QueueRows, *, summing: bool) -> EventColumns | JoinedRows:
-        if len(joined.senders) == len(joined.rows) and not summing:
-            return JoinedRows(joined.plain, joined.senders, self._shared.labels.routes)
+    def _enqueued(
+        self, joined: QueueRows, plain: Sequence[Params], *, summing: bool
+    ) -> EventColumns | JoinedRows:
+        if len(plain) == len(joined.rows) and not summing:
+            # The property costs twice as much.
+            senders = [
+                row.message.device_id if row.message.module_id is None else row.message.sender
+                for row in joined.rows
+            ]
+            return JoinedRows(plain, senders, self._shared.labels.routes)
         columns = EventColumns()
         columns.add(RowEvent.ENQUEUED, joined.rows, None)
         return columns

@@ -314,7 +314,7 @@ class Committer:
         if writer.events is not None:
             message = next(iter(group.rows_of.values())).rows[0].message
             writer.events.refused(message.sender, len(message.body), Refusal.INVALID.value)
-        settle, token, _ = group.waiters[0]
+        ((settle, token),) = group.waiters.values()
         settle(token, Refusal.INVALID)
         if group.operations or group.freeing:
             rest = Group()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from edgehub.store.queue import Queue
 
     Settle = Callable[[int, Refusal | None], None]
-    Waiter = tuple[Settle, int, int]  # settle, token, offset of the message's first row
+    Waiter = tuple[Settle, int]  # settle, token
 
 GROUP_ROWS_MAX: Final = 1024
 GROUP_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -44,18 +43,21 @@ class Group(Struct, eq=False):
         apart: Results of other rows do not join, so that an error is surely one of these rows'.
         commit_now: Some operation does not wait for more rows.
         freeing: Operations that only delete.
-        withdrawn_bytes: Sum of the sizes of withdrawn rows that are still in memory.
+        waiters: By the offset of their message's first row.
+        withdrawn_rows: Withdrawn rows that are still in memory.
+        withdrawn_bytes: Sum of their sizes.
     """
 
     rows_of: dict[Queue, QueueRows] = {}
     bodies: list[Params] = []
-    waiters: list[Waiter] = []
+    waiters: dict[int, Waiter] = {}
     operations: list[Operation] = []
     freeing: list[Operation] = []
     rows: int = 0
     bytes: int = 0
     apart: bool = False
     commit_now: bool = False
+    withdrawn_rows: int = 0
     withdrawn_bytes: int = 0
 
     def __bool__(self) -> bool:
@@ -76,31 +78,23 @@ class Group(Struct, eq=False):
 
         Args:
             joined: The rows of their queue.
-            rows: The rows; fastest in the order of their offsets.
+            rows: The rows.
             size: Sum of their sizes.
         """
-        joined.withdrawn.update([row.offset for row in rows])
+        offsets = [row.offset for row in rows]
+        joined.withdrawn.update(offsets)
         joined.bytes -= size
         self.rows -= len(rows)
         self.bytes -= size
+        self.withdrawn_rows += len(rows)
         self.withdrawn_bytes += size
-        waiters = self.waiters
-        settled: list[Waiter] = []
-        index, end = 0, len(waiters)
-        for row in rows:
-            wanted = row.offset
-            if index == end or waiters[index][2] != wanted:
-                index = bisect_left(waiters, wanted, key=_offset_of)
-            waiter = waiters[index]
-            assert waiter[2] == wanted, (waiter, wanted)
-            settled.append(waiter)
-            waiters[index] = (_settled_before, waiter[1], wanted)
-            index += 1
+        pop = self.waiters.pop
+        settled = [pop(offset) for offset in offsets]
         # While commits take long, or fail, the group stays open.
-        if len(waiters) - self.rows >= GROUP_ROWS_MAX or self.withdrawn_bytes >= GROUP_BYTES_MAX:
+        if self.withdrawn_rows >= GROUP_ROWS_MAX or self.withdrawn_bytes >= GROUP_BYTES_MAX:
             self._prune()
         # Last: a sender may submit its next message at once.
-        for settle, token, _ in settled:
+        for settle, token in settled:
             settle(token, None)
 
     def needs_commit(self) -> bool:
@@ -134,18 +128,17 @@ class Group(Struct, eq=False):
             if not joined.rows:
                 queue.reader.open_rows = None
                 del self.rows_of[queue]
-        if pruned:
-            self.withdrawn_bytes = 0
-            self.waiters = [waiter for waiter in self.waiters if waiter[0] is not _settled_before]
+        self.withdrawn_rows = self.withdrawn_bytes = 0
 
     def halves(self) -> tuple[Group, Group]:
         """Split between two messages; operations go with the later half."""
         assert len(self.waiters) > 1
-        middle = len(self.waiters) // 2
-        offset = self.waiters[middle][2]
+        offsets = list(self.waiters)
+        offset = offsets[len(offsets) // 2]
         halves = low, high = Group(), Group()
         low.apart = high.apart = True
-        low.waiters, high.waiters = self.waiters[:middle], self.waiters[middle:]
+        for first, waiter in self.waiters.items():
+            (low if first < offset else high).waiters[first] = waiter
         low.bodies, high.bodies = split_columns(self.bodies, offset)
         high.operations, high.freeing = self.operations, self.freeing
         for queue, joined in self.rows_of.items():
@@ -164,11 +157,3 @@ def take_freeing(groups: Iterable[Group]) -> list[Operation]:
         freeing += group.freeing
         group.freeing = []
     return freeing
-
-
-def _offset_of(waiter: Waiter) -> int:
-    return waiter[2]
-
-
-def _settled_before(_token: int, _refusal: Refusal | None) -> None:
-    """Replace the callback of a waiter that was settled before the commit."""

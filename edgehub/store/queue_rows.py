@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from edgehub.message import NEVER_MS
+
 if TYPE_CHECKING:
     from edgehub.message import Row
     from edgehub.store.encoding import Params
+    from edgehub.store.labels import Labels
 
 NO_BARRIER: Final = 2**31
 
@@ -21,33 +24,48 @@ class QueueRows(Struct, eq=False):
     """Rows in order of their offsets.
 
     Attributes:
-        plain: Columns of the usual rows; `full` those of rows with recency or a shared body.
+        full: Columns of rows with more than the usual ones: with recency, or a shared body.
         recency: Some of the rows have it.
         bytes: Sum of the sizes of the rows.
         handed_out: So many of the first rows were read by the pump before the commit.
         early_max: Rows from this one on wait for their commit; a shared message is only read
             once all of its rows are stored.
-        senders: Those of the plain rows, for the journal; none once rows were withdrawn.
         withdrawn: Offsets of rows that were confirmed before the commit.
     """
 
     rows: list[Row] = []
-    plain: list[Params] = []
     full: list[Params] = []
-    senders: list[str] = []
     recency: bool = False
     bytes: int = 0
     handed_out: int = 0
     early_max: int = NO_BARRIER
     withdrawn: set[int] = set()
 
+    def plain(self, labels: Labels) -> list[Params]:
+        """Return the columns of the usual rows."""
+        rows = self.rows
+        if self.full:
+            others = {columns[0] for columns in self.full}
+            rows = [row for row in rows if row.offset not in others]
+        label = labels.intern_routes
+        return [
+            (
+                row.offset,
+                row.enqueued_ms,
+                None if row.expires_ms >= NEVER_MS else row.expires_ms,
+                row.size,
+                label(row.routes),
+                row.message.header,
+                row.message.body,
+            )
+            for row in rows
+        ]
+
     def prune(self) -> None:
         """Remove the rows that were withdrawn."""
         withdrawn = self.withdrawn
         self.rows = [row for row in self.rows if row.offset not in withdrawn]
-        self.plain = [columns for columns in self.plain if columns[0] not in withdrawn]
         self.full = [columns for columns in self.full if columns[0] not in withdrawn]
-        self.senders = []
         self.handed_out -= len(withdrawn)
         if self.early_max != NO_BARRIER:
             self.early_max -= len(withdrawn)
@@ -58,7 +76,6 @@ class QueueRows(Struct, eq=False):
         low, high = QueueRows(), QueueRows()
         cut = bisect_left(self.rows, offset, key=lambda row: row.offset)
         low.rows, high.rows = self.rows[:cut], self.rows[cut:]
-        low.plain, high.plain = split_columns(self.plain, offset)
         low.full, high.full = split_columns(self.full, offset)
         low.handed_out = min(self.handed_out, cut)
         high.handed_out = self.handed_out - low.handed_out

@@ -240,7 +240,7 @@ class Writer:
         if self.group:
             self.seal()
         for group in self.sealed:
-            for settle, token, _ in group.waiters:
+            for settle, token in group.waiters.values():
                 settle(token, Refusal.CLOSED)
             for _, future in (*group.freeing, *group.operations):
                 if not future.done():

@@ -76,6 +76,11 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
+# Reading a member off its class takes as long as two calls, and this is done for each packet.
+_OPEN: Final = State.OPEN
+_CLOSED: Final = State.CLOSED
+
+
 class MqttConnection(asyncio.Protocol):
     """One TCP connection to the listener; see `ClientConnection`.
 
@@ -159,7 +164,7 @@ class MqttConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Decode and handle packets; the responses are written together at the end."""
         # As few calls as can be: many clients send one message a read.
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             self._handle_early(data)
             return
         self.heard_s = self._monotonic()
@@ -190,7 +195,7 @@ class MqttConnection(asyncio.Protocol):
         del exc
         self._is_lost = True
         self._transport.lost()
-        if not (self._state is State.OPEN and self._turn.is_waiting):
+        if not (self._state is _OPEN and self._turn.is_waiting):
             self._leave(CloseReason.LOST)
             self._context.connections.discard(self)
 
@@ -214,7 +219,7 @@ class MqttConnection(asyncio.Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether the client reads what it is sent; if not, its local session goes on later."""
-        if self._state is not State.OPEN or self._context.draining:
+        if self._state is not _OPEN or self._context.draining:
             return False
         has_room = self._transport.has_room(self._context.limits.write_buffer_bytes_max)
         self._stalled = self._stalled or not has_room
@@ -229,7 +234,7 @@ class MqttConnection(asyncio.Protocol):
 
     def deliver(self, delivery: ClientDelivery) -> None:
         """Send a message to the client; see `Deliveries.send`."""
-        if self._state is not State.OPEN or self._context.draining:
+        if self._state is not _OPEN or self._context.draining:
             delivery.settle(_CLOSING)
         elif self._transport.pauses & WRITING:
             delivery.settle(_SLOW)
@@ -239,7 +244,7 @@ class MqttConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes with the next flush."""
-        if self._state is not State.CLOSED:
+        if self._state is not _CLOSED:
             self._transport.add(data)
             self.request_flush()
 
@@ -283,11 +288,11 @@ class MqttConnection(asyncio.Protocol):
             detail: What exactly, for the log and the client.
             code: Reason code for the client in place of the one that goes with `reason`.
         """
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return
         self.flush()
         disconnect = b""
-        if self._state is State.OPEN:
+        if self._state is _OPEN:
             disconnect = self._responses.disconnect(reason, detail, code)
         self._leave(reason, detail)
         # A hub that shuts down does not wait for its clients to close.
@@ -295,7 +300,7 @@ class MqttConnection(asyncio.Protocol):
 
     def next_turn(self) -> None:
         """Handle deferred packets and the next slice, and read on if nothing is left."""
-        if self._state is State.OPEN:
+        if self._state is _OPEN:
             # PINGREQs may be among the bytes that wait.
             self.heard_s = self._monotonic()
             self._handle_next()
@@ -307,7 +312,7 @@ class MqttConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Take no more messages; acknowledgements of deliveries in flight are still read."""
-        if self._state is not State.OPEN:
+        if self._state is not _OPEN:
             self.close(CloseReason.HUB_CLOSED)
         elif self._limit_timer is not None:
             self._close_for_limit()
@@ -332,7 +337,7 @@ class MqttConnection(asyncio.Protocol):
 
     def _handle_early(self, data: bytes) -> None:
         # Packets that a client sends before its CONNACK wait until it is signed in.
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return
         self._turn.add(data)
         if self._state is State.SIGNING_IN:
@@ -392,7 +397,7 @@ class MqttConnection(asyncio.Protocol):
             return
         address = self._transport.address
         self._context.log.info("mqtt.client_connected", client_id=client.id, address=address)
-        self._state = State.OPEN
+        self._state = _OPEN
         self.write(connack)
         connected.begin()
         self._resume(SIGNING_IN)
@@ -435,7 +440,7 @@ class MqttConnection(asyncio.Protocol):
                 self.connected.deliveries.acknowledge(packet.packet_id, packet.code)
             else:
                 self._control(packet)
-            if self._state is State.CLOSED:
+            if self._state is _CLOSED:
                 return
         if error is not None:
             self.close(*close_reason(error, ingress))
@@ -532,7 +537,7 @@ class MqttConnection(asyncio.Protocol):
 
     def _resume_if_settled(self) -> None:
         ingress = self._ingress
-        if self._state is State.CLOSED or ingress is None or not ingress.may_resume:
+        if self._state is _CLOSED or ingress is None or not ingress.may_resume:
             return
         if ingress.usage.is_full:
             self._context.backlog.wait(ingress.usage, self._resume_if_settled)
@@ -540,9 +545,9 @@ class MqttConnection(asyncio.Protocol):
             self._resume(BACKLOG)
 
     def _leave(self, reason: CloseReason, detail: str = "") -> None:
-        if self._state is State.CLOSED:
+        if self._state is _CLOSED:
             return
-        self._state = State.CLOSED
+        self._state = _CLOSED
         self._context.silent.pop(self, None)
         if self._is_lost:
             self._context.connections.discard(self)

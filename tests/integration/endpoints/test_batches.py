@@ -136,7 +136,7 @@ async def test_plain_batches_are_read_by_the_same_lines() -> None:
     """Without compression the same function serves."""
     packer = batched_rows()
     rows = [a_row(number, body=b"%d" % number) for number in range(3)]
-    ((_, _, packed),) = packer.pack(rows, lambda _row, _result: None)
+    ((_, _, packed, _),) = packer.pack(rows, lambda _row, _result: None)
     read = _reader()(packed)
     assert [record["body"] for record in read] == ["0", "1", "2"]
     assert [record["id"] for record in read] == ["m0", "m1", "m2"]
