@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from edgehub.message import Row
     from edgehub.store.encoding import Params
+    from edgehub.store.queue_rows import QueueRows
 
 EVENTS_MAX: Final = 65_536
 """Events of one queue that wait for their commit one by one; beyond it only sums are kept."""
@@ -84,6 +85,31 @@ class Results(Struct, eq=False):
             if row_offset not in refused:
                 parts[row_offset > offset].dead_letters[row_offset] = letter
         return parts
+
+    def take(self, first: int, last: int) -> dict[int, int]:
+        """Remove the rows from `first` to `last` that are no dead letters.
+
+        Returns:
+            How they left, by offset.
+        """
+        letters = self.dead_letters
+        left = {
+            offset: event
+            for offset, event in zip(self.offsets, self.kinds, strict=True)
+            if first <= offset <= last and offset not in letters
+        }
+        if left:
+            rows = list(zip(self.offsets, self.sizes, self.kinds, strict=True))
+            self.bytes, self.offsets, self.sizes, self.kinds = (
+                0,
+                _numbers(),
+                _numbers(),
+                bytearray(),
+            )
+            for offset, size, event in rows:
+                if offset not in left:
+                    self.leave_unread((offset,), (size,), event)
+        return left
 
     def append(self, later: Results) -> None:
         """Append later results."""
@@ -244,6 +270,19 @@ class Checkpointer:
     def refuse(self, offset: int) -> None:
         """Record that a row read before its commit will never be in the file."""
         self.refused.add(offset)
+
+    def take_early(self, joined: QueueRows) -> dict[int, int]:
+        """Remove the results of rows that are not committed yet, but those of dead letters.
+
+        Returns:
+            How they left, by offset.
+        """
+        if not self._early_rows:
+            return {}
+        first, last = joined.rows[0].offset, joined.rows[-1].offset
+        left = self.results.take(first, last)
+        self._count_early()
+        return left
 
     def _count_early(self) -> None:
         results, proposed = self.results, self.proposed

@@ -97,8 +97,9 @@ class Committer:
                 if not self._has_work():
                     continue  # what waited was confirmed
             async with self._turns:
-                await self._turn()
-                await self._between()
+                if not self._closed:
+                    await self._turn()
+                    await self._between()
             if self._cancelled:
                 self._cancelled = False
                 raise asyncio.CancelledError
@@ -136,7 +137,12 @@ class Committer:
                 attempts += 1
 
     def _has_work(self) -> bool:
-        return self._writer.has_work() or self._shared.offsets.scarce()
+        return self._writer.has_work() or self._is_due_anyway()
+
+    def _is_due_anyway(self) -> bool:
+        """Return whether a transaction is due even if nothing waits for it."""
+        # While commits fail, one is tried until it succeeds, whatever is left to be written.
+        return self._writer.failure is not None or self._shared.offsets.scarce()
 
     def _may_delay(self) -> bool:
         writer = self._writer
@@ -195,7 +201,9 @@ class Committer:
             if writer.may_wait() and self._remaining_s() > 0:
                 return Group()  # only results are due
             writer.seal()
-        return writer.sealed.popleft()
+        group = writer.sealed.popleft()
+        group.prune()
+        return group
 
     async def _turn(self) -> None:
         """Commit one group, or handle that it cannot be."""
@@ -209,6 +217,8 @@ class Committer:
             await self._commit(group)
         except StoreBusyError as exc:
             self._put_back(group)
+            for queue, joined in list(group.rows_of.items()):
+                queue.withdraw_left(joined)
             await self._handle_commit_failure(exc)
         except StoreValueError as exc:
             self._split(group, exc)
@@ -239,7 +249,7 @@ class Committer:
         changed: dict[Queue, None] = {}
         if not (group.apart or (writer.failure is not None and not group.only_frees)):
             changed = writer.take_changed()
-        if not (group or changed or self._shared.offsets.scarce() or writer.is_urgent):
+        if not (group or changed or writer.is_urgent or self._is_due_anyway()):
             return
         commit = Commit(group, changed, self._shared)
         future = self._shared.database.submit_transaction(commit.transaction.run)
@@ -303,8 +313,8 @@ class Committer:
     def _refuse(self, group: Group, error: StoreValueError) -> None:
         writer = self._writer
         for queue, joined in group.rows_of.items():
-            queue.reader.sealed_rows -= len(joined.rows) - joined.handed_out
-            queue.rows_refused(joined)
+            queue.reader.remove(joined)
+            queue.rows_refused(len(joined.rows), joined.bytes)
             queue.creations.discard([row.offset for row in joined.rows])
             if joined.handed_out:
                 queue.reader.refuse(joined.rows[0].offset)

@@ -226,7 +226,7 @@ class EventLog:
         self,
         key: tuple[EndpointId, Priority],
         rows: Sequence[Row],
-        event: RowEvent,
+        event: RowEvent | None,
         between: EventColumns,
         reason: str | None = None,
     ) -> None:
@@ -235,7 +235,7 @@ class EventLog:
         Args:
             key: Their queue.
             rows: The rows.
-            event: How they left.
+            event: How they left, None = `between` has it.
             between: Their other events.
             reason: Why they left, for events that have a reason.
         """
@@ -246,7 +246,8 @@ class EventLog:
         joined.add_later(RowEvent.ENQUEUED, rows, None)
         if between:
             left.extend(between)
-        left.record(event, rows, self.hub_time.now_ms(), reason)
+        if event is not None:
+            left.record(event, rows, self.hub_time.now_ms(), reason)
         if len(left) > EARLY_MAX:
             joined.shrink()
             left.shrink()

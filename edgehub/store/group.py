@@ -73,8 +73,8 @@ class Group(Struct, eq=False):
         queue.reader.open_rows = self.rows_of[queue] = opened = QueueRows()
         return opened
 
-    def withdraw(self, joined: QueueRows, rows: Sequence[Row], size: int) -> None:
-        """Remove rows that are alone in their messages, and acknowledge these.
+    def withdraw(self, joined: QueueRows, rows: Sequence[Row], size: int) -> list[Waiter]:
+        """Remove rows that are alone in their messages; return their waiters, to be notified.
 
         Args:
             joined: The rows of their queue.
@@ -92,10 +92,8 @@ class Group(Struct, eq=False):
         settled = [pop(offset) for offset in offsets]
         # While commits take long, or fail, the group stays open.
         if self.withdrawn_rows >= GROUP_ROWS_MAX or self.withdrawn_bytes >= GROUP_BYTES_MAX:
-            self._prune()
-        # Last: a sender may submit its next message at once.
-        for settle, token in settled:
-            settle(token, None)
+            self.prune()
+        return settled
 
     def needs_commit(self) -> bool:
         """Return whether rows of it cannot leave before their commit."""
@@ -107,31 +105,32 @@ class Group(Struct, eq=False):
         Returns:
             Hub time, `NEVER_MS` = no row is left.
         """
-        self._prune()
+        self.prune()
         return min(
             [joined.rows[0].enqueued_ms for joined in self.rows_of.values()], default=NEVER_MS
         )
 
     def seal(self) -> None:
         """Close the group for further rows."""
-        self._prune()
+        self.prune()
         for queue, joined in self.rows_of.items():
             queue.sealed_rows += len(joined.rows)
             queue.sealed_bytes += joined.bytes
             queue.reader.open_rows = None
-            queue.reader.sealed_rows += len(joined.rows) - joined.handed_out
+            queue.reader.sealed.append(joined)
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Remove withdrawn rows for good."""
         pruned = [(queue, joined) for queue, joined in self.rows_of.items() if joined.withdrawn]
         for queue, joined in pruned:
             joined.prune()
             if not joined.rows:
-                queue.reader.open_rows = None
+                queue.reader.remove(joined)
                 del self.rows_of[queue]
         self.withdrawn_rows = self.withdrawn_bytes = 0
 
     def halves(self) -> tuple[Group, Group]:
-        """Split between two messages; operations go with the later half."""
+        """Split a sealed group between two messages; operations go with the later half."""
         assert len(self.waiters) > 1
         offsets = list(self.waiters)
         offset = offsets[len(offsets) // 2]
@@ -142,7 +141,9 @@ class Group(Struct, eq=False):
         low.bodies, high.bodies = split_columns(self.bodies, offset)
         high.operations, high.freeing = self.operations, self.freeing
         for queue, joined in self.rows_of.items():
-            for half, rest in zip(halves, joined.split(offset), strict=True):
+            parts = joined.split(offset)
+            queue.reader.split(joined, [rest for rest in parts if rest.rows])
+            for half, rest in zip(halves, parts, strict=True):
                 if rest.rows:
                     half.rows_of[queue] = rest
                     half.rows += len(rest.rows)

@@ -79,7 +79,7 @@ class Queue:
         record: QueueRecord,
         *,
         changed: Callable[[Queue, int], None],
-        withdraw: Callable[[QueueRows, Sequence[Row], int], None],
+        withdraw: Callable[[Queue, QueueRows, Sequence[Row], int], bool],
         registered: bool,
         wakes: list[Wake],
     ) -> None:
@@ -89,7 +89,7 @@ class Queue:
             shared: What the parts of the store share.
             record: What the file contains of it.
             changed: Called when so many rows have results.
-            withdraw: Removes rows from the open group; see `Writer.withdraw`.
+            withdraw: Removes rows from their group; see `Writer.withdraw`.
             registered: It is in the file.
             wakes: Called when rows can be read.
         """
@@ -258,13 +258,13 @@ class Queue:
     def rows_committed(self, joined: QueueRows) -> None:
         """Count rows that are in the file now (zones already replaced)."""
         rows, size = joined.rows, joined.bytes
-        self.rows_refused(joined)
+        self.rows_refused(len(rows), size)
         self.registered = True
         self.totals.enqueued_total += len(rows)
         self.totals.enqueued_bytes_total += size
         if self._oldest_ms is None:
             self._oldest_ms = rows[0].enqueued_ms
-        self.reader.rows_committed(rows, size, joined.handed_out)
+        self.reader.rows_committed(joined)
 
     def results_committed(self, results: Results) -> None:
         """Count results that are in the file now (zones already replaced)."""
@@ -372,10 +372,27 @@ class Queue:
             self._shared.events.early(key, [row], RowEvent.DROPPED, EventColumns(), reason)
             self._changed(self, 0)
 
-    def rows_refused(self, joined: QueueRows) -> None:
-        """Record that rows of a sealed group do not wait for their commit any more."""
-        self.sealed_rows -= len(joined.rows)
-        self.sealed_bytes -= joined.bytes
+    def rows_refused(self, rows: int, size: int) -> None:
+        """Record that so many rows of a sealed group do not wait for their commit any more."""
+        self.sealed_rows -= rows
+        self.sealed_bytes -= size
+
+    def withdraw_left(self, joined: QueueRows) -> None:
+        """Remove rows that left while a transaction wrote their group, which has failed."""
+        left = self.checkpointer.take_early(joined)
+        if not left:
+            return
+        rows = [row for row in joined.rows if row.offset in left]
+        events = self.checkpointer.results.events
+        events.settle()
+        between = events.take(set(left))
+        for event in RowEvent.SENT, RowEvent.EXPIRED:
+            sizes = [row.size for row in rows if left[row.offset] == event]
+            self._count_early(len(sizes), sum(sizes), event)
+        if self._shared.events is not None:
+            self._shared.events.early((self.endpoint_id, self.priority), rows, None, between)
+        was_withdrawn = self._withdraw(self, joined, rows, sum([row.size for row in rows]))
+        assert was_withdrawn
 
     def rows_moved_out(self, rows: int) -> None:
         """Count rows that were moved to another queue (zones already replaced)."""
@@ -397,9 +414,8 @@ class Queue:
         rows = list(rows)
         self.checkpointer.withdraw(rows)
         self._forget_creations(rows)
-        opened = self.reader.open_rows
-        if opened is not None:
-            rows = self._leave_early(opened, rows, event)
+        if self.sealed_rows or self.reader.open_rows is not None:
+            rows = self._leave_early(rows, event)
         if rows:
             self.checkpointer.leave(rows, event)
             self._record(event, rows)
@@ -409,29 +425,39 @@ class Queue:
         if self.creations:
             self.creations.discard([row.offset for row in rows])
 
-    def _leave_early(self, opened: QueueRows, rows: list[Row], event: RowEvent) -> list[Row]:
-        """Remove rows of the open group, which are never written; return the others."""
-        first = opened.rows[0].offset
-        early = [row for row in rows if row.offset >= first]
-        if not early:
-            return rows
-        size = sum([row.size for row in early])
-        self._withdraw(opened, early, size)
-        results, totals = self.checkpointer.results, self.totals
-        if results.attempts:
-            for row in early:
-                results.attempts.pop(row.offset, None)
-        totals.enqueued_total += len(early)
+    def _leave_early(self, rows: list[Row], event: RowEvent) -> list[Row]:
+        """Remove rows that are never written; return those that are, or are being written."""
+        for joined in self.reader.uncommitted():
+            if not joined.rows:
+                continue  # removed for good when its rows had been acknowledged
+            first, last = joined.rows[0].offset, joined.rows[-1].offset
+            early = [row for row in rows if first <= row.offset <= last]
+            size = sum([row.size for row in early])
+            if not early or not self._withdraw(self, joined, early, size):
+                continue
+            offsets = {row.offset for row in early}
+            results = self.checkpointer.results
+            if results.attempts:
+                for offset in offsets:
+                    results.attempts.pop(offset, None)
+            self._count_early(len(early), size, event)
+            if self._shared.events is not None:
+                between = results.events.take(offsets)
+                key = (self.endpoint_id, self.priority)
+                self._shared.events.early(key, early, event, between)
+            if len(early) == len(rows):
+                return []
+            rows = [row for row in rows if row.offset not in offsets]
+        return rows
+
+    def _count_early(self, rows: int, size: int, event: RowEvent) -> None:
+        totals = self.totals
+        totals.enqueued_total += rows
         totals.enqueued_bytes_total += size
         if event is RowEvent.SENT:
-            totals.sent_total += len(early)
+            totals.sent_total += rows
         else:
-            totals.expired_total += len(early)
-        if self._shared.events is not None:
-            between = results.events.take({row.offset for row in early})
-            key = (self.endpoint_id, self.priority)
-            self._shared.events.early(key, early, event, between)
-        return [row for row in rows if row.offset < first]
+            totals.expired_total += rows
 
     def _record(self, event: RowEvent, rows: Sequence[Row], reason: str | None = None) -> None:
         if self._shared.events is not None:

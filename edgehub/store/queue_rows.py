@@ -79,6 +79,8 @@ class QueueRows(Struct, eq=False):
         low.full, high.full = split_columns(self.full, offset)
         low.handed_out = min(self.handed_out, cut)
         high.handed_out = self.handed_out - low.handed_out
+        if self.early_max != NO_BARRIER:
+            low.early_max, high.early_max = min(self.early_max, cut), max(0, self.early_max - cut)
         low.recency = high.recency = self.recency
         low.bytes = sum([row.size for row in low.rows])
         high.bytes = self.bytes - low.bytes

@@ -2,8 +2,8 @@
 
 Owns the read position, the cache of rows behind it, rows that were given back and rows that are
 held. Order of reading: by offset over rows given back, released rows and the cache, then the file
-from the read position on, then rows of the open group. Invariant: every
-row of the file that is neither in flight, nor left, nor held, nor expired is in exactly one of
+from the read position on, then rows of groups that are not committed yet. Invariant: every row of
+the file that is neither in flight, nor left, nor held, nor expired is in exactly one of
 these places.
 """
 
@@ -72,7 +72,7 @@ class Reader:
         "_zones",
         "held",
         "open_rows",
-        "sealed_rows",
+        "sealed",
     )
 
     def __init__(
@@ -87,8 +87,8 @@ class Reader:
     ) -> None:
         self.open_rows: QueueRows | None = None
         """Those of the open group."""
-        self.sealed_rows = 0
-        """Unread rows of groups that are sealed and not committed: they precede the open rows."""
+        self.sealed: deque[QueueRows] = deque()
+        """Those of groups that take no more and are not committed: they precede the open rows."""
         self._shared = shared
         self._decode = partial(decode_row, labels=shared.labels, store_id=shared.store_id)
         self._number = number
@@ -121,7 +121,7 @@ class Reader:
         return (
             bool(self._cache)
             or self._position <= self._checkpointer.proposed
-            or self._early_rows() > 0
+            or self._early_rows() is not None
         )
 
     async def read_batch(self, rows_max: int, bytes_max: int) -> list[Row]:
@@ -230,15 +230,28 @@ class Reader:
         kept = [row for row in self._returned if not first <= row.offset <= last]
         self._returned = deque(kept)
 
-    def rows_committed(self, rows: Sequence[Row], size: int, handed_out: int) -> None:
-        """Cache rows that have just been committed, if the pump is that far and memory allows.
+    def remove(self, joined: QueueRows) -> None:
+        """Forget the rows of a group: none of them is left, or none will be in the file."""
+        if joined is self.open_rows:
+            self.open_rows = None
+        else:
+            self.sealed.remove(joined)
 
-        Args:
-            rows: Rows in order.
-            size: Sum of their sizes.
-            handed_out: So many of the first were read before the commit.
-        """
-        self.sealed_rows -= len(rows) - handed_out
+    def split(self, joined: QueueRows, parts: Sequence[QueueRows]) -> None:
+        """Replace the rows of the group that is committed next by those of parts of it."""
+        first = self.sealed.popleft()
+        assert first is joined
+        self.sealed.extendleft(reversed(parts))
+
+    def uncommitted(self) -> list[QueueRows]:
+        """Return the rows of groups that are not committed yet, in order."""
+        opened = self.open_rows
+        return [*self.sealed] if opened is None else [*self.sealed, opened]
+
+    def rows_committed(self, joined: QueueRows) -> None:
+        """Cache rows that have just been committed, if the pump is that far and memory allows."""
+        rows, size, handed_out = joined.rows, joined.bytes, joined.handed_out
+        self.remove(joined)
         cache = self._shared.cache
         caught_up = self._position > self._checkpointer.proposed
         self._checkpointer.propose(rows[-1].offset)
@@ -288,8 +301,9 @@ class Reader:
                 return True
         if self._full():
             return False
-        if self._early_rows():
-            return self._move_early(batch)
+        while (joined := self._early_rows()) is not None:
+            if self._move_early(joined, batch):
+                return True
         return False
 
     def _move(self, source: deque[Row], batch: _Batch, last: int) -> tuple[bool, int, int]:
@@ -353,26 +367,25 @@ class Reader:
             self.held.skip(row)
         return True
 
-    def _early_rows(self) -> int:
-        """Count rows of the open group that may be read before their commit."""
-        opened = self.open_rows
-        if opened is None:
-            return 0
-        if self._cache or self.sealed_rows or self._position <= self._checkpointer.proposed:
-            return 0
-        count = min(len(opened.rows), opened.early_max) - opened.handed_out
-        if count <= 0 or opened.rows[opened.handed_out].offset > self._shared.offsets.early_max:
-            return 0
-        return count
+    def _early_rows(self) -> QueueRows | None:
+        """Return the first rows of which some may be read before their commit, None = none may."""
+        if self._cache or self._position <= self._checkpointer.proposed:
+            return None
+        unread = self.open_rows
+        for joined in self.sealed:
+            if joined.handed_out < len(joined.rows):
+                unread = joined
+                break
+        if unread is None or unread.handed_out >= min(len(unread.rows), unread.early_max):
+            return None
+        first = unread.rows[unread.handed_out]
+        return unread if first.offset <= self._shared.offsets.early_max else None
 
-    def _move_early(self, batch: _Batch) -> bool:
-        opened = self.open_rows
-        assert opened is not None
-        start = opened.handed_out
-        rows = deque(opened.rows[start : start + self._early_rows()])
+    def _move_early(self, joined: QueueRows, batch: _Batch) -> bool:
+        rows = deque(joined.rows[joined.handed_out : joined.early_max])
         count = len(rows)
         full, _, _ = self._move(rows, batch, self._shared.offsets.early_max)
-        opened.handed_out += count - len(rows)
+        joined.handed_out += count - len(rows)
         return full
 
     async def _refill(self, rows_max: int) -> bool:

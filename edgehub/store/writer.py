@@ -123,13 +123,31 @@ class Writer:
             self.events.urgent = True
             self.due.within(self._results_delay_s)
 
-    def withdraw(self, opened: QueueRows, rows: Sequence[Row], size: int) -> None:
-        """Remove rows of the open group that have left before their commit; see `Group`."""
-        self.group.withdraw(opened, rows, size)
+    def withdraw(self, queue: Queue, joined: QueueRows, rows: Sequence[Row], size: int) -> bool:
+        """Remove rows that have left before their commit, and acknowledge them; see `Group`.
+
+        Returns:
+            False = they stay, since a transaction writes their group now.
+        """
+        group = self._group_of(queue, joined)
+        if group is None:
+            return False
+        settled = group.withdraw(joined, rows, size)
         self.pending_bytes -= size
         self.early_rows_total += len(rows)
         if self.events is not None:
             self._schedule_results(len(rows), self._early_delay_s)
+        if group is not self.group:
+            queue.rows_refused(len(rows), size)
+            if group.withdrawn_rows >= group.rows:
+                # While commits fail, there may be any number of sealed groups.
+                group.prune()
+                if not group:
+                    self.sealed.remove(group)
+        # Last: a sender may submit its next message at once.
+        for settle, token in settled:
+            settle(token, None)
+        return True
 
     def transact(
         self,
@@ -252,6 +270,11 @@ class Writer:
         self.jobs.clear()
         self.pending_bytes = 0
         self.idle.cut()
+
+    def _group_of(self, queue: Queue, joined: QueueRows) -> Group | None:
+        if joined is queue.reader.open_rows:
+            return self.group
+        return next((each for each in self.sealed if each.rows_of.get(queue) is joined), None)
 
     def _schedule_results(self, rows: int, delay_s: float) -> None:
         self._changed_rows += rows

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from edgehub.message import FailureKind
 from edgehub.store import StoreOptions
@@ -171,3 +174,146 @@ async def test_no_row_is_read_early_where_the_start_could_not_be_recorded(
         hub.send()
         assert hub.store.statistics().next_offset == used + 1
     assert [row.offset for row in rows if row.offset >= used] == []
+
+
+async def test_rows_that_a_failing_disk_does_not_take_leave_by_the_link(tmp_path: Path) -> None:
+    """Those of the groups that wait for the disk, too, in their order and by all of its queues."""
+    plan = FaultPlan()
+    async with running(
+        tmp_path / "q.db",
+        options=StoreOptions(journal=True),
+        database_type=faulty_database(plan),
+    ) as hub:
+        await hub.stored(1, a_result(P0))
+        await hub.stored(1)
+        queues = hub.queue(P0), hub.queue()
+        for queue in queues:
+            queue.confirm(await read_all(queue))
+        await hub.store.writer.flush()
+        plan.fail("COMMIT", times=1000)
+        hub.send_many(1, a_result(P0))
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        for _ in range(3):
+            hub.send_many(GROUP_ROWS_MAX)
+            hub.send_many(2, a_result(P0))
+        assert len(hub.store.writer.sealed) == 4
+        sent = [await read_all(queue) for queue in queues]
+        assert [len(rows) for rows in sent] == [7, 3 * GROUP_ROWS_MAX]
+        for queue, rows in zip(queues, sent, strict=True):
+            assert rows == sorted(rows, key=lambda row: row.offset)
+            queue.confirm(rows)
+            assert (queue.stored_rows, queue.rows_taken, queue.bytes_taken) == (0, 0, 0)
+            assert queue.statistics().sent_total == queue.statistics().enqueued_total
+        assert len(hub.accepted) == len(hub.sent)
+        statistics = hub.store.statistics()
+        assert (statistics.pending_rows, statistics.pending_bytes) == (0, 0)
+        assert not hub.store.writer.sealed
+        plan.heal()
+        await hub.until(lambda: hub.store.statistics().failing is None, tick_s=1.0)
+        assert hub.store.statistics().committed_rows_total == 2
+
+
+async def test_what_the_link_does_not_confirm_is_stored_once_the_disk_is_back(
+    tmp_path: Path,
+) -> None:
+    """Of several groups every third row stays; it is in the file, and read again in its place."""
+    plan = FaultPlan()
+    path = tmp_path / "q.db"
+    async with running(path, database_type=faulty_database(plan)) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        plan.fail("COMMIT", times=1000)
+        hub.send()
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        hub.send_many(2 * GROUP_ROWS_MAX)
+        rows = await read_all(queue)
+        kept = rows[::3]
+        queue.confirm([row for row in rows if row not in kept])
+        queue.give_back(kept, attempted=False)
+        assert queue.rows_taken == len(kept)
+        assert queue.bytes_taken == sum(row.size for row in kept)
+        plan.heal()
+        await hub.until(lambda: len(hub.settled) == len(hub.sent), tick_s=1.0)
+        await hub.store.writer.flush()
+        assert (await hub.count(queue))[0] == queue.statistics().depth == len(kept)
+        assert bodies(await read_all(queue)) == bodies(kept)
+    async with running(path) as hub:
+        assert bodies(await read_all(hub.queue())) == bodies(kept)
+
+
+class GatedPlan(FaultPlan):
+    """Lets a COMMIT wait until it may fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_running = threading.Event()
+        self.may_end = threading.Event()
+
+    @override
+    def check(self, sql: str) -> None:
+        if sql == "COMMIT" and self.is_armed:
+            self.is_running.set()
+            self.may_end.wait()
+        super().check(sql)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
+    tmp_path: Path, journal: bool
+) -> None:
+    """They are not written with the next try: the disk may take none for long."""
+    plan = GatedPlan()
+    async with running(
+        tmp_path / "q.db",
+        options=StoreOptions(journal=journal),
+        database_type=faulty_database(plan),
+    ) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        await hub.store.writer.flush()
+        plan.fail("COMMIT", times=1000)
+        hub.send_many(4)
+        await asyncio.to_thread(plan.is_running.wait)
+        hub.send()
+        rows = await read_all(queue)
+        assert len(rows) == 5
+        queue.confirm(rows[:2])
+        queue.dead_letter(rows[2], FailureKind.REJECTED, "no")
+        assert hub.accepted == [0]
+        assert queue.stored_rows == 0
+        plan.may_end.set()
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        assert hub.accepted == [0, 1, 2]
+        queue.confirm(rows[3:])
+        assert hub.accepted == [0, 1, 2, 4, 5]
+        assert queue.statistics().enqueued_total == queue.statistics().sent_total == 5
+        assert queue.rows_taken == 0
+        plan.heal()
+        await hub.until(lambda: hub.store.statistics().dead_letter_rows == 1, tick_s=1.0)
+        assert len(hub.settled) == len(hub.sent)
+        assert hub.store.statistics().committed_rows_total == 2
+
+
+async def test_a_message_with_several_rows_waits_for_the_disk_and_others_behind_it(
+    tmp_path: Path,
+) -> None:
+    """In the queues that it goes to, whichever group they are in."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(1)
+        plan.fail("COMMIT", times=1000)
+        hub.send()
+        hub.send(None, a_result(P2), a_result(P0, endpoint_id=LAB))
+        hub.send()
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        hub.send()
+        queue = hub.queue()
+        rows = await read_all(queue)
+        assert bodies(rows) == [b"body-0", b"body-1"]
+        queue.confirm(rows)
+        assert hub.accepted == [0, 1]
+        plan.heal()
+        await hub.until(lambda: len(hub.settled) == 5, tick_s=1.0)
+        assert bodies(await read_all(queue)) == [b"body-2", b"body-3", b"body-4"]

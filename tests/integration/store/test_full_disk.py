@@ -372,7 +372,7 @@ async def test_a_disk_that_turns_read_only_loses_nothing(disk_image: Path) -> No
         assert failing is not None
         assert failing.startswith(("SQLITE_READONLY", "SQLITE_IOERR"))
         rest = await read_all(queue)
-        assert [row.offset for row in (*sent, *rest)] == list(range(1, 201))
+        assert [row.offset for row in (*sent, *rest)] == list(range(1, 221))
         queue.give_back(rest, attempted=False)
     assert all(refusal is Refusal.CLOSED for _, refusal in hub.settled[200:])
     _mount_again(disk_image)
