@@ -7,10 +7,12 @@ what is not known is said to be unknown, never guessed.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
+from edgehub.errors import StoreError
 from edgehub.journal.trace import Passed
 from edgehub.message import DEFAULT_PRIORITY, NEVER_MS, queue_id
 from edgehub.operations.documents import letter_document, row_document, state_of
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from edgehub.store.store import Store
 
 COPIES_SHOWN: Final = 50
+FLUSH_S: Final = 2.0
+"""Longest wait for the commit of what came before the question."""
 REQUEUED: Final = ", longer by its time as a dead letter"
 _OF_ORIGIN: Final = frozenset({"v", "hub", "store", "seq"})
 LAST_EVENTS: Final = {
@@ -69,6 +73,9 @@ class Why:
             EdgeHubError: The store or the journal cannot be read.
         """
         inspection = self._store.inspection
+        with contextlib.suppress(StoreError):
+            # What came, or left, before its commit is in the file or the journal then.
+            await self._store.writer.flush_within(FLUSH_S)
         offset = inspection.offset_of(name)
         looked_at, complete = 0, True
         if offset is not None:
@@ -121,9 +128,8 @@ class Why:
             return "dead letter"
         if offset is None:
             return "unknown"
-        if offset > self._store.last_offset:
-            waits = offset < self._store.statistics().next_offset
-            return "being stored" if waits else "unknown"
+        if offset >= self._store.statistics().next_offset:
+            return "unknown"
         if trace is not None:
             last = [line["event"] for line in trace.lines if line["event"] in LAST_EVENTS]
             if last:

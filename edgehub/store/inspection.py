@@ -1,7 +1,7 @@
 """Reads single rows and dead letters for operators: by place, by message, by the sender's id.
 
-Only reads, in short jobs between groups. Invariant: no job reads more than some thousand rows, and
-a search has a limit that its result reports.
+Only reads, in short jobs between groups; a message is found before its commit, too. Invariant: no
+job reads more than some thousand rows, and a search has a limit that its result reports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgehub.store.zones import ZONE_OFFSETS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from edgehub.message import Row
     from edgehub.store.dead_letters import DeadLetter
@@ -35,7 +35,7 @@ SEARCH_ROWS_MAX: Final = 500_000
 
 
 class Copy(Struct, frozen=True, kw_only=True):
-    """One row that is in the file, and the queue that it waits in."""
+    """One row that is in the file or not committed yet, and the queue that it waits in."""
 
     queue: Queue
     row: Row
@@ -99,7 +99,7 @@ class Inspection:
             if queue.registered:
                 rows = await self._read(queue, where, (offset, offset + COPIES_MAX))
                 copies += [Copy(queue=queue, row=row) for row in rows]
-        return copies
+        return self._with_uncommitted(copies, lambda row: (row.message_key or row.offset) == offset)
 
     async def search(self, sender_id: str, *, rows_max: int = SEARCH_ROWS_MAX) -> Found:
         """Search rows by the `messageId` that their sender set.
@@ -124,6 +124,9 @@ class Inspection:
                     for row in rows_found
                     if row.message.system.get("messageId") == sender_id
                 ]
+        copies = self._with_uncommitted(
+            copies, lambda row: row.message.system.get("messageId") == sender_id
+        )
         return Found(copies=copies, looked_at=looked_at, complete=True)
 
     async def before(self, queue: Queue, offset: int) -> tuple[int, int]:
@@ -197,6 +200,19 @@ class Inspection:
             StoreError: See `peek`.
         """
         return await self._database.run(lambda conn: self._dead_letters.of(conn, message_id))
+
+    def _with_uncommitted(self, copies: list[Copy], wanted: Callable[[Row], bool]) -> list[Copy]:
+        """Add rows that are not committed yet, unless they were just read from the file.
+
+        What was committed since then is missed, so callers flush before.
+        """
+        found = {copy.row.offset for copy in copies}
+        return copies + [
+            Copy(queue=queue, row=row)
+            for queue in self._queues.all()
+            for row in queue.reader.uncommitted_rows()
+            if row.offset not in found and wanted(row)
+        ]
 
     async def _read(self, queue: Queue, where: str, chosen: Sequence[Any]) -> list[Row]:
         rows, _ = await self._database.run(

@@ -7,8 +7,6 @@ of them is sent any more.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -137,11 +135,8 @@ class Purger:
             StoreBusyError: The disk or a lock prevents it; what was done stays done.
         """
         assert queue is not target
-        if self._writer.failure is None:
-            # Refused sends and confirmations that wait for their commit keep their rows here.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CALL_S_MAX):
-                    await self._writer.flush()
+        # Refused sends and confirmations that wait for their commit keep their rows here.
+        await self._writer.flush_within(CALL_S_MAX)
         until_s = self._clock.monotonic() + CALL_S_MAX
         next_offset: int | None = from_offset
         rows = size = skipped = 0

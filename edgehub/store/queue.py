@@ -212,12 +212,14 @@ class Queue:
         self._note_hold(who, 0)
 
     def row_state(self, row: Row) -> RowState:
-        """Return the state of a row that was just read from the file."""
+        """Return the state of a row that was just read from the file, or is not stored yet."""
         checkpointer = self.checkpointer
         if row.offset in checkpointer.in_flight:
             return RowState.IN_FLIGHT
         if row.offset in checkpointer.busy():
             return RowState.LEAVING
+        if row.offset > checkpointer.proposed:
+            return RowState.BEING_STORED
         if row.expires_ms <= self._shared.hub_time.now_ms():
             return RowState.EXPIRED
         return RowState.HELD if self.reader.held.holds(row) else RowState.WAITING

@@ -248,6 +248,15 @@ class Reader:
         opened = self.open_rows
         return [*self.sealed] if opened is None else [*self.sealed, opened]
 
+    def uncommitted_rows(self) -> list[Row]:
+        """Return the rows that are not committed yet and have not left before."""
+        return [
+            row
+            for joined in self.uncommitted()
+            for row in joined.rows
+            if row.offset not in joined.withdrawn
+        ]
+
     def rows_committed(self, joined: QueueRows) -> None:
         """Cache rows that have just been committed, if the pump is that far and memory allows."""
         rows, size, handed_out = joined.rows, joined.bytes, joined.handed_out

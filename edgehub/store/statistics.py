@@ -27,8 +27,9 @@ class QueueState(StrEnum):
 
 
 class RowState(StrEnum):
-    """The state of a row that is in the file."""
+    """The state of a row that is in the file, or is being stored."""
 
+    BEING_STORED = "being stored"  # it waits for its commit, and for its turn
     WAITING = "waiting"  # its turn has not come
     IN_FLIGHT = "in_flight"  # handed to the endpoint, not confirmed
     KEPT_OUT = "kept_out"  # read and not sent: the peer may have closed the connection over it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from edgehub.clock import Pause
@@ -217,6 +217,13 @@ class Writer:
         while self.changed_queues:
             # Results that had to stay behind: of rows in a later group, or after a failure.
             await self.transact(_do_nothing)
+
+    async def flush_within(self, seconds: float) -> None:
+        """Wait for `flush`, so long at most; not at all while commits fail."""
+        if self.failure is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.flush()
 
     @property
     def pending_rows(self) -> int:

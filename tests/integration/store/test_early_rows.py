@@ -317,3 +317,33 @@ async def test_a_message_with_several_rows_waits_for_the_disk_and_others_behind_
         plan.heal()
         await hub.until(lambda: len(hub.settled) == 5, tick_s=1.0)
         assert bodies(await read_all(queue)) == [b"body-2", b"body-3", b"body-4"]
+
+
+async def test_messages_that_a_failing_disk_does_not_take_are_found(tmp_path: Path) -> None:
+    """By both ids: waiting, in flight, or about to be dead letters; not once they have left."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(1)
+        queue, inspection = hub.queue(), hub.store.inspection
+        queue.confirm(await read_all(queue))
+        plan.fail("COMMIT", times=1000)
+        sent = [
+            hub.send(a_message(body=b"%d" % number, system={"messageId": f"own-{number}"}))
+            for number in range(4)
+        ]
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        rows = await queue.read_batch(3, 1 << 20)
+        queue.confirm(rows[:1])
+        queue.dead_letter(rows[1], FailureKind.REJECTED, "no")
+        states: list[list[str]] = []
+        for number, message in enumerate(sent):
+            offset = inspection.offset_of(message.message_id)
+            assert offset is not None
+            copies = await inspection.find(offset)
+            assert copies == (await inspection.search(f"own-{number}")).copies
+            states.append([queue.row_state(copy.row) for copy in copies])
+        assert states == [[], ["leaving"], ["in_flight"], ["being stored"]]
+        plan.heal()
+        await hub.until(lambda: hub.store.statistics().failing is None, tick_s=1.0)
+        (copy,) = (await inspection.search("own-3")).copies
+        assert queue.row_state(copy.row) == "waiting"
