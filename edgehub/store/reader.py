@@ -261,6 +261,11 @@ class Reader:
         """Cache rows that have just been committed, if the pump is that far and memory allows."""
         rows, size, handed_out = joined.rows, joined.bytes, joined.handed_out
         self.remove(joined)
+        if joined.recency and handed_out:
+            # Those that were skipped could not be moved before.
+            now_ms = self._shared.hub_time.now_ms()
+            if any(row.fresh_until_ms <= now_ms for row in rows[:handed_out]):
+                self._shared.staleness.met()
         cache = self._shared.cache
         caught_up = self._position > self._checkpointer.proposed
         self._checkpointer.propose(rows[-1].offset)

@@ -461,3 +461,25 @@ class Life:
                 self.delivered.extend(bodies(rows))
                 queue.confirm(rows)
         raise AssertionError(depths(self.hub))
+
+
+async def test_a_row_that_became_stale_before_its_commit_is_moved_soon_after_it(
+    tmp_path: Path,
+) -> None:
+    """The pump has passed over it while it was not in the file, and does not meet it again."""
+    plan = FaultPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(1, recent(3600))
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        await hub.store.writer.flush()
+        plan.fail("COMMIT", times=10_000)
+        hub.send(None, recent(3600))
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        await hub.clock.advance(3601)
+        assert await read_all(queue) == []
+        await hub.clock.advance(1)
+        plan.heal()
+        await hub.until(lambda: depths(hub) == {7: 1}, tick_s=1.0, within_s=10)
+        assert bodies(await read_all(hub.queue(P7))) == [b"body-1"]
+        await agree(hub)
