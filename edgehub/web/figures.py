@@ -235,9 +235,9 @@ LIMITS: Final = (
 """While a limit is reached, and for a minute after; labels are the limit and its queue."""
 
 QUEUES: Final = (
-    ("queue_length", "Rows of a queue, those in flight included.", "depth"),
+    ("queue_length", "Rows of a queue on disk, those in flight included.", "depth"),
     ("queue_bytes", "Bytes of a queue.", "bytes"),
-    ("queue_in_flight", "Rows of a queue that are handed over and not confirmed.", "in_flight"),
+    ("queue_in_flight", "Rows handed over and not confirmed, on disk or not yet.", "in_flight"),
     ("queue_oldest_age_seconds", "Age of the oldest row.", "oldest_age_s"),
     ("queue_oldest_expires_seconds", "Until the oldest row expires.", "oldest_expires_in_s"),
     (

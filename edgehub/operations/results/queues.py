@@ -26,8 +26,8 @@ class QueueDocument(TypedDict):
         id: Such as `upstream_Pri0`.
         priority: 0 is the best; 2000000000 = the default one, behind 9.
         orphaned: No settings or route name its endpoint any more.
-        depth: Messages, those in flight included.
-        in_flight: Messages that the pump has taken, those kept out included.
+        depth: Messages on disk, those in flight included.
+        in_flight: Messages that the pump has taken, on disk or not yet, those kept out included.
         kept_out: Messages that the pump has and does not send: the peer may have closed the
             connection over them.
         oldest_age_s: Age of the oldest message, null = the queue is empty.
