@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 NOTES_MAX: Final = 4096
 EARLY_MAX: Final = 65_536
-"""Events of one queue, of rows that are never written, that wait for a commit one by one; beyond it
-only sums are kept."""
+"""Rows that are never written whose events wait for a commit one by one, over all queues;
+beyond it only sums are kept."""
 REFUSED_MAX: Final = 256
 """Pairs of device and reason that are counted separately between two commits."""
 SUMS_PERIOD_MS: Final = 60_000
@@ -177,6 +177,7 @@ class EventLog:
         self._number = stored.number
         self._notes: list[Note] = []
         self._early: Early = {}
+        self._early_rows = 0
         self._refused: dict[tuple[str, str], tuple[int, int]] = {}
         self._states: dict[str, int] = {}
         self._sums: EventBatch | None = None
@@ -248,9 +249,12 @@ class EventLog:
             left.extend(between)
         if event is not None:
             left.record(event, rows, self.hub_time.now_ms(), reason)
-        if len(left) > EARLY_MAX:
-            joined.shrink()
-            left.shrink()
+        self._early_rows += len(rows)
+        if self._early_rows > EARLY_MAX:
+            for both in self._early.values():
+                for columns in both:
+                    columns.shrink()
+            self._early_rows = 0
         self.urgent = True
 
     def begin(self, queues: Sequence[QueueEvents] = ()) -> EventBatch:
@@ -262,7 +266,7 @@ class EventLog:
         self._number += 1
         now_ms = self.hub_time.now_ms()
         notes, self._notes = self._notes, []
-        early, self._early = self._early, {}
+        early, self._early, self._early_rows = self._early, {}, 0
         refused, self._refused = self._refused, {}
         notes += [["refused", device, *sums, why] for (device, why), sums in refused.items()]
         batch = EventBatch(
@@ -307,6 +311,7 @@ class EventLog:
             for columns, later in zip(both, self._early.get(key, ()), strict=False):
                 columns.extend(later)
             self._early[key] = both
+        self._early_rows = sum([len(joined) for joined, _ in self._early.values()])
         self.urgent = bool(self._early or self._notes or self._refused)
 
     def read(self) -> Callable[[sqlite3.Connection], list[tuple[int, bytes]]]:

@@ -75,21 +75,25 @@ async def test_a_disk_that_takes_no_commit_costs_no_memory_for_what_was_confirme
         (kept,) = await read_all(queue)
         await hub.until(lambda: hub.store.statistics().failing is not None)
         writer = hub.store.writer
-        for _ in range(30):
-            hub.send_many(100)
+        for _ in range(32):
+            hub.send_many(50)
             queue.confirm(await read_all(queue))
-        assert hub.accepted == [0, *range(2, 3002)]
+            hub.send_many(50, a_result(P0))
+            hub.queue(P0).confirm(await read_all(hub.queue(P0)))
+        assert hub.accepted == [0, *range(2, 3202)]
         assert writer.pending_bytes == kept.size
         assert len(writer.group.waiters) < GROUP_ROWS_MAX
         events = hub.store.writer.events
         assert (events is None) is not journal
         if events is not None:
             batch = events.begin()
-            assert max(len(columns) for both in batch.early.values() for columns in both) <= 100
+            assert sum(len(joined) for joined, _ in batch.early.values()) <= 100
+            assert sum(len(left) for _, left in batch.early.values()) <= 100
             events.failed(batch)
         plan.heal()
-        await hub.until(lambda: len(hub.settled) == 3002, tick_s=1.0)
-        assert queue.statistics().sent_total == 3001
+        await hub.until(lambda: len(hub.settled) == 3202, tick_s=1.0)
+        assert queue.statistics().sent_total == 1601
+        assert hub.queue(P0).statistics().sent_total == 1600
 
 
 async def test_rows_that_left_before_their_commit_are_not_taken_off_those_in_the_file(
