@@ -322,8 +322,7 @@ class EventColumns(Struct, eq=False):
 class JoinedRows:
     """The usual rows that join a queue, taken from the columns that are written of them.
 
-    They are at hand when the commit is written, while their objects have left the processor's
-    cache: a third of the time of `EventColumns`.
+    These are made for the file anyway: a third of the time of `EventColumns`.
 
     Args:
         rows: Offset, enqueue time, expiry (None = never), bytes and label of the routes, and more.

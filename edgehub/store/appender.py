@@ -1,7 +1,8 @@
 """Appends messages: from a routed message to rows of the open group.
 
-Runs once per message on the loop, so it only builds what is needed later: the columns, the row that
-the pump reads, the waiter. Invariant: a message joins a group with all of its rows or not at all.
+Runs once per message on the loop, so it only builds what is needed later: the row that the pump
+reads, and the waiter; a row that leaves before its commit never has the columns of the file.
+Invariant: a message joins a group with all of its rows or not at all.
 """
 
 from __future__ import annotations
