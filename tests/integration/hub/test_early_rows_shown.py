@@ -1,4 +1,4 @@
-"""What a hub shows of rows that left, or are in flight, before their commit."""
+"""What a hub shows of rows that left, or are in flight, before their commit, or never have one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from edgehub.clock import ManualClock
 from tests.support.control import call
-from tests.support.manual_hub import queue, running
+from tests.support.manual_hub import publish, queue, running
 from tests.support.mqtt_peer import mqtt_peer
 
 if TYPE_CHECKING:
@@ -94,3 +94,14 @@ async def test_a_message_that_is_in_flight_before_its_commit_is_found(
         known = await explained(tmp_path, peer.topics[0])
         assert known["state"] == "in_flight"
         assert [copy["queue"] for copy in known["copies"]] == ["upstream_Pri7"]
+
+
+async def test_a_message_that_found_no_room_is_known_to_be_dropped(tmp_path: Path) -> None:
+    """It has no commit of its own, and nothing is stored after it."""
+    store = {"rows_max": 1, "overflow": "drop_newest"}
+    async with running(tmp_path, ManualClock(), store=store) as hub:
+        await publish(hub, "bulk", 2)
+        (stored,) = (await ask(tmp_path, "queue peek", queue="upstream_Pri7"))["rows"]
+        prefix = stored["id"].removesuffix("-1")
+        assert (await ask(tmp_path, "why", id=f"{prefix}-2"))["state"] == "dropped"
+        assert (await ask(tmp_path, "why", id=f"{prefix}-3"))["state"] == "unknown"
