@@ -299,9 +299,7 @@ class Queue:
     @property
     def rows_taken(self) -> int:
         """Rows that count for limits: in the file or waiting for their commit, and not left."""
-        opened = self.reader.open_rows
-        rows = self.zones.depth + self.sealed_rows - self.checkpointer.unstored
-        return rows if opened is None else rows + len(opened.rows) - len(opened.withdrawn)
+        return self.zones.depth + self.pending_rows - self.checkpointer.unstored
 
     @property
     def bytes_taken(self) -> int:
@@ -309,6 +307,13 @@ class Queue:
         opened = self.reader.open_rows
         size = self.zones.bytes + self.sealed_bytes - self.checkpointer.unstored_bytes
         return size if opened is None else size + opened.bytes
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows whose commit is under way or still to come."""
+        opened = self.reader.open_rows
+        rows = 0 if opened is None else len(opened.rows) - len(opened.withdrawn)
+        return self.sealed_rows + rows
 
     @property
     def stored_rows(self) -> int:

@@ -276,7 +276,7 @@ class Store:
             failing_for_s=shared.clock.monotonic() - failure.since_s if failure else 0.0,
             rows=sum([queue.zones.depth for queue in queues]),
             bytes=sum([queue.zones.bytes for queue in queues]),
-            pending_rows=writer.pending_rows,
+            pending_rows=sum([queue.pending_rows for queue in queues]),
             pending_bytes=writer.pending_bytes,
             cache_bytes=shared.cache.bytes,
             next_offset=shared.offsets.next,

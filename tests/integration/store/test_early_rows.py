@@ -287,6 +287,9 @@ async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
         queue.dead_letter(rows[2], FailureKind.REJECTED, "no")
         assert hub.accepted == [0]
         assert queue.stored_rows == 0
+        statistics = hub.store.statistics()
+        assert statistics.pending_rows == 5
+        assert statistics.pending_bytes == sum(row.size for row in rows)
         plan.may_end.set()
         await hub.until(lambda: hub.store.statistics().failing is not None)
         assert hub.accepted == [0, 1, 2]
@@ -297,7 +300,9 @@ async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
         plan.heal()
         await hub.until(lambda: hub.store.statistics().dead_letter_rows == 1, tick_s=1.0)
         assert len(hub.settled) == len(hub.sent)
-        assert hub.store.statistics().committed_rows_total == 2
+        statistics = hub.store.statistics()
+        assert statistics.committed_rows_total == 2
+        assert (statistics.pending_rows, statistics.pending_bytes) == (0, 0)
 
 
 async def test_a_message_with_several_rows_waits_for_the_disk_and_others_behind_it(
