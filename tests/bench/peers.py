@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FILTER: Final = "devices/#"
 KILLED_MESSAGES: Final = 5_000
+SUBSCRIBER: Final = "counter"
 PACED_RATE: Final = 200
 LOAD_S: Final = 3.0
 QUIET_S: Final = 15
@@ -70,6 +71,8 @@ class Peer:
         setup: Writes its settings into a folder, towards the port of a sink.
         level: Of MQTT, 4 = 3.1.1, that it speaks to a sink.
         is_read: Whether the far end subscribes at it, in place of a sink.
+        is_stored: Returns whether the subscriber's session is on disk, with the folder; None = it
+            is once it is confirmed.
         msgs_s: Roughly what it does, on flash and on a slow disk, which sizes the load.
         needs: Commands, and how to install them.
     """
@@ -79,6 +82,7 @@ class Peer:
     setup: Callable[[Path, int], Programs]
     level: int = 4
     is_read: bool = False
+    is_stored: Callable[[Path], bool] | None = None
     msgs_s: tuple[int, int] = (30_000, 10_000)
     needs: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,14 +103,14 @@ class Running:
     def __init__(self, folder: Path, programs: Programs, prefix: Sequence[str]) -> None:
         self.port = programs.port
         self._folder = folder
+        self._log = folder / "log"
         self._programs = programs
         self._prefix = prefix
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         """Start and wait until devices can connect."""
-        log = self._folder / "log"
-        with log.open("wb") as output:
+        with self._log.open("wb") as output:
             for command in self._programs.commands:
                 process = subprocess.Popen(
                     [*self._prefix, *command],
@@ -118,11 +122,15 @@ class Running:
                     start_new_session=True,
                 )
                 self._processes.append(process)
+        self.wait(lambda: self._is_open() and self._programs.ready in self._log.read_bytes())
+
+    def wait(self, is_ready: Callable[[], bool]) -> None:
+        """Wait until a condition holds; raise RuntimeError if it does not in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (self._is_open() and self._programs.ready in log.read_bytes()):
+        while not is_ready():
             if time.monotonic() > deadline or any(p.poll() is not None for p in self._processes):
-                end = log.read_text("utf-8", errors="replace")[-2000:]
-                msg = f"{self._programs.commands[-1][0]} does not take messages: {end}"
+                end = self._log.read_text("utf-8", errors="replace")[-2000:]
+                msg = f"{self._programs.commands[-1][0]} does not get ready: {end}"
                 raise RuntimeError(msg)
             time.sleep(POLL_S)
 
@@ -215,6 +223,16 @@ def rabbitmq(folder: Path, _far_port: int, *, amqp_port: int = 0) -> Programs:
     )
 
 
+def _knows_queue(folder: Path) -> bool:
+    """Return whether RabbitMQ has written to disk that the subscriber's quorum queue exists.
+
+    RabbitMQ 3.10 writes its directory of quorum queues about a second after one is declared. After
+    a kill within that second it starts the queue as a new one, without what it has confirmed.
+    """
+    queue = f"mqtt-subscription-{SUBSCRIBER}qos1".encode()
+    return any(queue in names.read_bytes() for names in folder.glob("mnesia/*/quorum/*/names.dets"))
+
+
 def _nats(folder: Path, _far_port: int, *, sync: str) -> Programs:
     port, mqtt = free_port(), free_port()
     (folder / "nats.conf").write_text(
@@ -298,6 +316,7 @@ PEERS: Final[Mapping[str, Peer]] = {
         promise="in the Raft log, synced",
         setup=rabbitmq,
         is_read=True,
+        is_stored=_knows_queue,
         msgs_s=(10_000, 1_000),
         needs={"rabbitmqctl": "apt-get install rabbitmq-server"},
     ),
@@ -350,7 +369,7 @@ def _running(
 
 
 def _subscriber(port: int, messages: int, **options: Any) -> Receiver:
-    session = {"client": "counter", "topic": FILTER, "keep-session": 1}
+    session = {"client": SUBSCRIBER, "topic": FILTER, "keep-session": 1}
     return Receiver("subscribe", port, messages, **session, **options)
 
 
@@ -378,7 +397,10 @@ def speed(
 def survivors(name: str, folder: Path, *, messages: int = KILLED_MESSAGES) -> dict[str, float]:
     """Count what arrives after a `kill -9` right behind the last acknowledgement."""
     peer = PEERS[name]
-    with _running(peer, folder / "killed", messages) as (running, far):
+    place = folder / "killed"
+    with _running(peer, place, messages) as (running, far):
+        if peer.is_stored is not None:
+            running.wait(partial(peer.is_stored, place))
         far.close()
         publish(running.port, messages, connections=10, window=20)
         running.kill()
