@@ -96,6 +96,8 @@ def main() -> int:
     unknown = [name for name, found in cases.items() if not found]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(KNOWN)}")
+    if options.plots is not None:
+        options.plots.mkdir(parents=True, exist_ok=True)
     build()
     names = [name for found in cases.values() for name in found] or list(CASES)
     values, failures = _measure(names, options.runs, options.folder)
@@ -105,7 +107,6 @@ def main() -> int:
         if any(name.startswith(f"{group}-") for name in names):
             click.echo(table(medians))
     if options.plots is not None:
-        options.plots.mkdir(exist_ok=True)
         for name, document in growth.plots(medians).items():
             (options.plots / name).write_text(document, "utf-8")
     document = {

@@ -15,7 +15,8 @@ PANEL: Final = 150
 TOP: Final = 30
 PLOT: Final = 100
 LEFT: Final = 70
-RIGHT: Final = 20
+RIGHT: Final = 40
+"""Half of the longest value below an axis."""
 STYLE: Final = (
     "text{font:12px sans-serif;fill:#888}.title{font-weight:bold}"
     "line{stroke:#8884}path{fill:none;stroke:#2a7ab8;stroke-width:2}circle{fill:#2a7ab8}"
@@ -52,7 +53,7 @@ def _panel(title: str, xs: Sequence[float], ys: Sequence[float]) -> Iterator[str
     for share in (0, 0.5, 1):
         y = bottom - share * PLOT
         yield f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>'
-        yield _text(LEFT - 8, y + 4, f"{share * y_max:,.4g}", "end")
+        yield _text(LEFT - 8, y + 4, f"{share * y_max:,.10g}", "end")
     yield f'<path d="M{" L".join(f"{x:.1f} {y:.1f}" for x, y in points)}"/>'
     for value, (x, y) in zip(xs, points, strict=True):
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/>'

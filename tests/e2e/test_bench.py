@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.bench import growth, peers, thin_link
+from tests.bench import growth, peers, svg, thin_link
 from tests.bench.tools import build
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ def test_a_series_of_growth_becomes_a_plot(tmp_path: Path) -> None:
     figures = growth.measure(tmp_path, series="endpoints", points=(1, 2), messages=100)
     plot = ET.fromstring(growth.plots(figures)["growth-endpoints.svg"])
     assert len(plot.findall(".//{*}circle")) == 4
+
+
+def test_values_at_the_axes_of_a_plot_are_whole() -> None:
+    """Large ones are neither cut off nor written with an exponent."""
+    document = svg.plot("rows", (1, 10_000_000), {"messages/s": (90_000, 1_000_000)})
+    texts = {text.text: text for text in ET.fromstring(document).findall(".//{*}text")}
+    assert {"10,000,000", "1,000,000", "500,000"} <= texts.keys()
+    half_px = 7 * len("10,000,000") / 2
+    assert float(texts["10,000,000"].attrib["x"]) + half_px <= svg.WIDTH
 
 
 def test_alarms_wait_on_a_thin_link(tmp_path: Path) -> None:
