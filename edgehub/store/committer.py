@@ -247,7 +247,8 @@ class Committer:
     async def _commit(self, group: Group) -> None:
         writer = self._writer
         changed: dict[Queue, None] = {}
-        if not (group.apart or (writer.failure is not None and not group.only_frees)):
+        with_results = not (group.apart or (writer.failure is not None and not group.only_frees))
+        if with_results:
             changed = writer.take_changed()
         if not (group or changed or writer.is_urgent or self._is_due_anyway()):
             return
@@ -262,6 +263,7 @@ class Committer:
             writer.due.is_now |= bool(writer.changed_queues) or writer.is_urgent
             raise
         commit.apply(outcome)
+        writer.result_commits_total += with_results
         self._count(group, commit)
         commit.settle(outcome)
         for queue in changed:

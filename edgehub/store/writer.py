@@ -70,6 +70,8 @@ class Writer:
         self.pending_bytes = 0
         self.refused_total = 0
         self.early_rows_total = 0
+        self.result_commits_total = 0
+        """Commits that took along all results that could be stored."""
         self._is_together = False
         self._changed_rows = 0
         self._results_delay_s = max(RESULTS_DELAY_S, delay_s)
@@ -214,7 +216,8 @@ class Writer:
     async def flush(self) -> None:
         """Wait until all rows and results handed in before are in the file."""
         await self.transact(_do_nothing)
-        while self.changed_queues:
+        commits = self.result_commits_total
+        while self.changed_queues and self.result_commits_total == commits:
             # Results that had to stay behind: of rows in a later group, or after a failure.
             await self.transact(_do_nothing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -385,3 +386,16 @@ async def test_messages_of_many_sources_and_routes_come_back(tmp_path: Path) -> 
         assert [row.routes for row in rows] == [(f"route-{n}",) for n in range(6000)]
         await hub.stored(1)
         assert len(await read_all(hub.queue())) == 1
+
+
+async def test_a_flush_does_not_wait_for_results_that_come_later(tmp_path: Path) -> None:
+    """Under steady confirmations it would never end."""
+    async with running(tmp_path / "queue.db") as hub:
+        await hub.stored(300)
+        queue = hub.queue()
+        rows = await read_all(queue)
+        flushed = asyncio.create_task(hub.store.writer.flush())
+        while not flushed.done():
+            queue.confirm([rows.pop()])
+            await hub.store.database.run(lambda _: None)
+        assert len(rows) > 250
