@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from edgehub.store.boots import Boot
 
 NOTES_MAX: Final = 4096
-EARLY_MAX: Final = 65_536
-"""Rows that are never written whose events wait for a commit one by one, over all queues;
-beyond it only sums are kept."""
+EARLY_MAX: Final = 16_384
+"""Rows that are never written whose events wait for a commit one by one, over all queues; beyond it
+only sums are kept. They become one blob, which the journal reads at once."""
 REFUSED_MAX: Final = 256
 """Pairs of device and reason that are counted separately between two commits."""
 SUMS_PERIOD_MS: Final = 60_000
