@@ -98,8 +98,9 @@ class Ledger:
         if copies:
             self._name(message_id, token)
             first = next(iter(self.open), token)
-            # What is dropped has nothing to wait for.
-            at_once = self.is_leaving or self._overflow is Overflow.DROP_NEWEST
+            # What is dropped has nothing to wait for, nor has what left while its commit failed.
+            has_left = len(copies) == 1 and copies[0].left in {"sent", "expired"}
+            at_once = self.is_leaving or has_left or self._overflow is Overflow.DROP_NEWEST
             assert at_once or first >= token, f"{token} is acknowledged before {first}"
         for copy in copies:
             copy.accepted = True
