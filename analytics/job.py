@@ -136,13 +136,13 @@ def _report_on(
     lines = prepared = None
     if surveyed.folders:
         lines = prepared = read_prepared(spark, files, args, surveyed)
-        if lines is None:
-            lines = readers.read_lines(spark, surveyed, args)
         if is_small(surveyed.size):
+            if lines is None:
+                lines = readers.read_lines(spark, surveyed, args)
             # In one partition no later question has to move rows, which halves the stages.
             lines = keep(lines.repartition(1), eager=False)
-        elif prepared is None:
-            lines = draft(args, lines)
+        elif lines is None:
+            lines = draft(spark, surveyed, args)
         tally = readers.tally(lines, surveyed.doubtful).collect()
         repeated = {row["hub"] for row in tally if row["copies"]}
         days |= quality.counted(tally, readers.clones(lines, repeated).collect())

@@ -11,15 +11,14 @@ import json
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has no types
-from pyspark.sql import Observation
-from pyspark.sql import functions as F
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
 
 from analytics.files import Files, literal
 from analytics.hubs import survey
 from analytics.phases import Phases
 from analytics.quality import surveyed as hubs_by_segments
-from analytics.readers import read_lines
+from analytics.readers import is_malformed, read_lines
 from analytics.session import adapt
 
 if TYPE_CHECKING:
@@ -48,23 +47,36 @@ def prepare(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[Hu
     adapt(spark, surveyed.size)
     metrics: dict[str, Any] = {"date": args.date.isoformat(), "outcome": "empty", "lines": 0}
     if surveyed.folders:
-        lines = read_lines(spark, surveyed, args)
-        metrics |= {"outcome": "prepared", "lines": _write(files, args, lines, surveyed)}
+        metrics |= {"outcome": "prepared", "lines": _write(spark, files, args, surveyed)}
     phases.end("prepare")
     metrics["seconds"] = phases.seconds["prepare"]
     days = hubs_by_segments(surveyed, ()).values()
     return metrics, [day for day in days if day.state == "damaged"]
 
 
-def _write(files: Files, args: JobArgs, lines: DataFrame, surveyed: Survey) -> int:
+def _write(spark: SparkSession, files: Files, args: JobArgs, surveyed: Survey) -> int:
     """Write judged lines and return their number."""
     mark, folder = _places(args)
     files.delete(mark)
-    written = Observation()
-    _store(lines.observe(written, F.count(F.lit(1)).alias("lines")), folder)
+    written = _read_into(folder, spark, surveyed, args)
     content = {"format": FORMAT, "segments": surveyed.fingerprint}
     files.write(mark, json.dumps(content).encode())
-    return int(written.get.get("lines", 0))
+    # Parquet knows it; counted by the way, each line would pass through a step that is interpreted.
+    return written.count()
+
+
+def _read_into(folder: str, spark: SparkSession, surveyed: Survey, args: JobArgs) -> DataFrame:
+    """Read and judge the lines of a date, store them, and return what is stored.
+
+    Hubs write whole lines: only if one is found that is not, all are read once more for its text.
+    """
+    try:
+        _store(read_lines(spark, surveyed, args, are_objects=True), folder)
+    except (PySparkException, Py4JJavaError) as error:
+        if not is_malformed(error):
+            raise
+        _store(read_lines(spark, surveyed, args), folder)
+    return spark.read.parquet(literal(folder))
 
 
 def _store(lines: DataFrame, folder: str) -> None:
@@ -84,11 +96,9 @@ def drafts(files: Files, args: JobArgs) -> Iterator[None]:
             files.delete(folder)
 
 
-def draft(args: JobArgs, lines: DataFrame) -> DataFrame:
-    """Return lines that were read and judged now, of which each question reads what it needs."""
-    folder = _draft(args)
-    _store(lines, folder)
-    return lines.sparkSession.read.parquet(literal(folder))
+def draft(spark: SparkSession, surveyed: Survey, args: JobArgs) -> DataFrame:
+    """Read and judge the lines of a date, of which each question then reads what it needs."""
+    return _read_into(_draft(args), spark, surveyed, args)
 
 
 def read_prepared(

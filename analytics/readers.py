@@ -11,6 +11,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from analytics import schemas
 from analytics.files import literal
@@ -29,21 +30,38 @@ NUMBER_MAX: Final = 1 << 48
 """More bytes, commits or milliseconds are no figure of a hub, and a sum of them no number."""
 
 
-def read_lines(spark: SparkSession, surveyed: Survey, args: JobArgs) -> DataFrame:
+def read_lines(
+    spark: SparkSession, surveyed: Survey, args: JobArgs, *, are_objects: bool = False
+) -> DataFrame:
     """Read all lines of the sound hubs of a date, at least one hub.
+
+    Args:
+        spark: The session.
+        surveyed: The hubs.
+        args: What is asked for.
+        are_objects: Fail where a line is not of the schema, instead of naming that as its fault.
+            Spark then does not look up each key once more to keep the text of the line.
 
     Returns:
         Grain: a line of a segment, good or not.
     """
-    raw = (
-        spark.read.schema(schemas.LINE)
-        .option("columnNameOfCorruptRecord", schemas.CORRUPT)
-        .option("pathGlobFilter", SEGMENTS)
-        # Otherwise the names of folders would replace those of the lines.
-        .option("recursiveFileLookup", value=True)
-        .json([literal(folder) for folder in surveyed.folders.values()])
-    )
+    reader = spark.read.option("pathGlobFilter", SEGMENTS)
+    # Otherwise the names of folders would replace those of the lines.
+    reader = reader.option("recursiveFileLookup", value=True)
+    folders = [literal(folder) for folder in surveyed.folders.values()]
+    if are_objects:
+        keys = StructType([key for key in schemas.LINE if key.name != schemas.CORRUPT])
+        raw = reader.schema(keys).option("mode", "FAILFAST").json(folders)
+        raw = raw.withColumn(schemas.CORRUPT, F.lit(None).cast("string"))
+    else:
+        reader = reader.option("columnNameOfCorruptRecord", schemas.CORRUPT)
+        raw = reader.schema(schemas.LINE).json(folders)
     return judge(raw, args.midnight, surveyed.doubtful, asks_what_if=args.reads_for_what_if)
+
+
+def is_malformed(error: Exception) -> bool:
+    """Return whether a read has failed because a line is not of the schema."""
+    return "MALFORMED_RECORD_IN_PARSING" in str(error)
 
 
 def judge(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from analytics import readers, schemas
 from analytics.args import parse_args
@@ -30,10 +32,11 @@ pytestmark = pytest.mark.timeout(300)
 FAULTS = {"version", "not_json", "incomplete", "event", "time", "other_date", "value"}
 
 
-def lines_of(spark: SparkSession, export: Path, *more: str) -> DataFrame:
+def lines_of(spark: SparkSession, export: Path, *more: str, are_objects: bool = False) -> DataFrame:
     """Read an export."""
     args = parse_args([f"--input={export}", "--output=unused", f"--date={DATE}", *more])
-    return readers.read_lines(spark, survey(spark, Files(spark), args), args)
+    surveyed = survey(spark, Files(spark), args)
+    return readers.read_lines(spark, surveyed, args, are_objects=are_objects)
 
 
 def faults_of(spark: SparkSession, export: Path) -> list[tuple[str | None, str | None]]:
@@ -88,6 +91,26 @@ def test_lines_that_cannot_be_used_are_separated(spark: SparkSession, tmp_path: 
     lines = lines_of(spark, tmp_path)
     files = {row["file"] for row in lines.where("fault IS NOT NULL").select("file").collect()}
     assert [file.rsplit("/", 1)[-1] for file in files] == [segment.name]
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "torn", '{"bytes":"many"}', '{"commit":1e400}', '{"ages":[["old",1]]}', "7"]
+)
+def test_a_line_that_is_not_of_the_schema_fails_a_read_that_expects_none(
+    spark: SparkSession, tmp_path: Path, line: str
+):
+    """Lines with other faults do not, and are judged in the same way."""
+    wrong = {"event": "vanished", "time": "today", "bytes": -1, "v": 3}
+    others = [json.dumps({**a_line().lines[0], name: value}) for name, value in wrong.items()]
+    more = "\n".join(others).encode() + b"\n"
+    a_line().write(tmp_path, extra=more)
+    judged, expected = lines_of(spark, tmp_path, are_objects=True), lines_of(spark, tmp_path)
+    assert sorted(map(repr, judged.collect())) == sorted(map(repr, expected.collect()))
+    a_line().write(tmp_path, extra=more + line.encode() + b"\n")
+    assert sum(fault == "not_json" for fault, _ in faults_of(spark, tmp_path)) == 1
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        lines_of(spark, tmp_path, are_objects=True).collect()
+    assert readers.is_malformed(caught.value)
 
 
 @sized(max(1, EXAMPLES // 100))
