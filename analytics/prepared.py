@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 """Raised with each change of how lines are judged: those of another one are not used."""
 
+_DISTINCT: Final = ("commit", "hub_ms", "day_ms")
+"""Columns of which most values differ: a dictionary is begun for each page, and given up."""
+
 
 def prepare(spark: SparkSession, args: JobArgs) -> tuple[dict[str, Any], list[HubDay]]:
     """Read the lines of a date and keep them.
@@ -80,7 +83,10 @@ def _read_into(folder: str, spark: SparkSession, surveyed: Survey, args: JobArgs
 
 
 def _store(lines: DataFrame, folder: str) -> None:
-    lines.write.mode("overwrite").parquet(folder)
+    writer = lines.write.mode("overwrite")
+    for name in _DISTINCT:
+        writer = writer.option(f"parquet.enable.dictionary#{name}", value=False)
+    writer.parquet(folder)
 
 
 @contextmanager
