@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MASTER: Final = "local[*]"
 MEMORY: Final = "2g"
+_FOLDERS_MAX: Final = 100_000
 _MEMORY: Final = re.compile(r"[1-9]\d*[kmgt]", re.ASCII | re.IGNORECASE)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _STOPS: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -108,6 +109,9 @@ def _settings(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if size is not None:
+        # Folders of this machine are listed by the driver: a job costs more than all of them.
+        settings["spark.sql.sources.parallelPartitionDiscovery.threshold"] = str(_FOLDERS_MAX)
     made = ["--master", options.master, "--driver-memory", options.memory]
     for name, value in settings.items():
         made += ["--conf", f"{name}={value}"]
