@@ -132,12 +132,12 @@ def judge(
 def _for_scenarios() -> list[Column]:
     """Return the columns that `analytics.what_if.parcels` has a use for, and no other question."""
     # What Spark reads as text is the JSON itself.
-    parts = {"routes": "route_table", "endpoints": "endpoints", "caps": "caps"}
-    members = [
-        F.concat(F.lit(f'"{name}":'), F.coalesce(column, F.lit("null")))
-        for name, column in parts.items()
-    ]
-    in_force = F.concat(F.lit("{"), F.concat_ws(",", *members), F.lit("}"))
+    names = {"routes": "route_table", "endpoints": "endpoints", "caps": "caps"}
+    parts: list[Column] = []
+    for name, column in names.items():
+        before = "," if parts else "{"
+        parts += [F.lit(f'{before}"{name}":'), F.coalesce(column, F.lit("null"))]
+    in_force = F.concat(*parts, F.lit("}"))
     details = F.when(F.col("event") == "settings", in_force).otherwise(F.to_json("ages"))
     return [F.col("routes"), F.col("attempt_ms"), details.alias("details")]
 
@@ -169,10 +169,11 @@ def _is_utc() -> Column:
 
 def _is_incomplete() -> Column:
     event = F.col("event")
-    of_queue = event.isin(*schemas.ROW_EVENTS, "retried", "carried")
+    of_queue = (*schemas.ROW_EVENTS, "retried", "carried")
     needs = {
-        "endpoint": of_queue | event.isin("link", "dead_purged", "traffic"),
-        "bytes": of_queue | (event == "traffic"),
+        # One look at a set of all, however many they are.
+        "endpoint": event.isin(*of_queue, "link", "dead_purged", "traffic"),
+        "bytes": event.isin(*of_queue, "traffic"),
         "to_endpoint": event == "moved",
         "edge": event == "carried",
         "rows": event == "carried",

@@ -138,12 +138,14 @@ def test_damaged_lines_spoil_no_others(
     assert {row["fault"] for row in found if row["fault"] is not None} <= FAULTS
 
 
+@pytest.mark.parametrize("asks_what_if", [False, True])
 @pytest.mark.parametrize("is_doubtful", [False, True])
 def test_judging_is_compiled(
     spark: SparkSession,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     is_doubtful: bool,
+    asks_what_if: bool,
 ):
     """Java leaves a method of 8 000 bytes to its interpreter, for millions of lines."""
     a_line().write(tmp_path)
@@ -151,7 +153,9 @@ def test_judging_is_compiled(
     args = parse_args([f"--input={tmp_path}", "--output=unused", f"--date={DATE}"])
     adapt(spark, SMALL_BYTES + 1)
     try:
-        readers.judge(raw, args.midnight, ["gateway-7-a3f1"] * is_doubtful).explain("codegen")
+        doubtful = ["gateway-7-a3f1"] * is_doubtful
+        judged = readers.judge(raw, args.midnight, doubtful, asks_what_if=asks_what_if)
+        judged.explain("codegen")
     finally:
         adapt(spark, 0)
     sizes = re.findall(r"maxMethodCodeSize:(\d+)", capsys.readouterr().out)
