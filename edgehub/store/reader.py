@@ -278,7 +278,8 @@ class Reader:
             self._position = rows[-1].offset + 1
         elif handed_out:
             self._mixed_until = max(self._mixed_until, rows[-1].offset)
-            self._leave_to_file()
+            if not self._reading_file:  # rows in flight when it began are not among those read
+                self._leave_to_file()
         self._return_uncommitted()
 
     def _return_uncommitted(self) -> None:
@@ -464,7 +465,7 @@ class Reader:
             self._position = end + 1 if complete else rows[-1].offset + 1
         finally:
             self._reading_file = False
-            if first <= self._mixed_until:
+            if self._position <= self._mixed_until:
                 self._leave_to_file()
         busy |= self._leaving
         if busy:

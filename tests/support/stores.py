@@ -6,8 +6,11 @@ import asyncio
 import math
 import shutil
 import sqlite3
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import override
 
 from edgehub.clock import ManualClock
 from edgehub.message import UPSTREAM, EndpointId, Message, Priority, Recency, RouteResult
@@ -241,6 +244,47 @@ class FaultPlan:
                     self._faults[index] = (matches, name, times - 1)
                 self.raised += 1
                 raise sqlite_error(name)
+
+
+class Pause:
+    """A statement that waits.
+
+    Attributes:
+        reached: It has begun.
+        may_end: It may go on.
+    """
+
+    def __init__(self, start: str) -> None:
+        self.start = start
+        self.reached = threading.Event()
+        self.may_end = threading.Event()
+
+    async def wait(self) -> None:
+        """Wait until it has begun."""
+        await asyncio.to_thread(self.reached.wait)
+
+
+class PausingPlan(FaultPlan):
+    """Lets statements wait until they may go on, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pauses: list[Pause] = []
+
+    def pause(self, start: str) -> Pause:
+        """Let the next statement that begins with `start` wait."""
+        self._pauses.append(Pause(start))
+        return self._pauses[-1]
+
+    @override
+    def check(self, sql: str) -> None:
+        for pause in self._pauses:
+            if sql.startswith(pause.start):
+                self._pauses.remove(pause)
+                pause.reached.set()
+                pause.may_end.wait()
+                break
+        super().check(sql)
 
 
 def faulty_database(plan: FaultPlan) -> type[Database]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
-from typing_extensions import override
 
 from edgehub.message import FailureKind
 from edgehub.store import StoreOptions
@@ -19,10 +17,12 @@ from tests.support.stores import (
     P0,
     P2,
     FaultPlan,
+    PausingPlan,
     a_message,
     a_result,
     bodies,
     crash_copy,
+    dead_letters_of,
     faulty_database,
     read_all,
     running,
@@ -246,28 +246,12 @@ async def test_what_the_link_does_not_confirm_is_stored_once_the_disk_is_back(
         assert bodies(await read_all(hub.queue())) == bodies(kept)
 
 
-class GatedPlan(FaultPlan):
-    """Lets a COMMIT wait until it may fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_running = threading.Event()
-        self.may_end = threading.Event()
-
-    @override
-    def check(self, sql: str) -> None:
-        if sql == "COMMIT" and self.is_armed:
-            self.is_running.set()
-            self.may_end.wait()
-        super().check(sql)
-
-
 @pytest.mark.parametrize("journal", [False, True])
 async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
     tmp_path: Path, journal: bool
 ) -> None:
     """They are not written with the next try: the disk may take none for long."""
-    plan = GatedPlan()
+    plan = PausingPlan()
     async with running(
         tmp_path / "q.db",
         options=StoreOptions(journal=journal),
@@ -278,8 +262,9 @@ async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
         queue.confirm(await read_all(queue))
         await hub.store.writer.flush()
         plan.fail("COMMIT", times=1000)
+        commit = plan.pause("COMMIT")
         hub.send_many(4)
-        await asyncio.to_thread(plan.is_running.wait)
+        await commit.wait()
         hub.send()
         rows = await read_all(queue)
         assert len(rows) == 5
@@ -290,7 +275,7 @@ async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
         statistics = hub.store.statistics()
         assert statistics.pending_rows == 5
         assert statistics.pending_bytes == sum(row.size for row in rows)
-        plan.may_end.set()
+        commit.may_end.set()
         await hub.until(lambda: hub.store.statistics().failing is not None)
         assert hub.accepted == [0, 1, 2]
         queue.confirm(rows[3:])
@@ -303,6 +288,35 @@ async def test_rows_that_left_during_a_commit_that_fails_are_acknowledged(
         statistics = hub.store.statistics()
         assert statistics.committed_rows_total == 2
         assert (statistics.pending_rows, statistics.pending_bytes) == (0, 0)
+
+
+async def test_a_row_given_back_while_others_are_read_and_committed_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    """The reading leaves it out, as it was in flight, so it must not be left to the file."""
+    plan = PausingPlan()
+    async with running(tmp_path / "q.db", database_type=faulty_database(plan)) as hub:
+        await hub.stored(2)
+        queue = hub.queue()
+        rejected, sent = await read_all(queue)
+        queue.dead_letter(rejected, FailureKind.REJECTED, "no")
+        await hub.store.writer.flush()
+        (letter,) = await dead_letters_of(hub.store)
+        requeue = plan.pause("INSERT OR IGNORE INTO q_")
+        requeued = asyncio.ensure_future(hub.store.requeuer.requeue([letter.id]))
+        await requeue.wait()
+        hub.send()
+        assert bodies(await read_all(queue)) == [b"body-2"]
+        commit = plan.pause("INSERT INTO q_")
+        requeue.may_end.set()
+        await commit.wait()
+        reading = asyncio.ensure_future(queue.read_batch(10, 1 << 20))
+        await asyncio.sleep(0)
+        queue.give_back([sent], attempted=False)
+        commit.may_end.set()
+        rows = await reading
+        assert bodies([*rows, *await read_all(queue)]) == [b"body-0", b"body-1"]
+        await requeued
 
 
 async def test_a_message_with_several_rows_waits_for_the_disk_and_others_behind_it(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.message import FailureKind
 from edgehub.store import QueueState, StoreOptions
 from tests.support.stores import (
     P2,
+    PausingPlan,
     a_message,
     a_result,
     bodies,
+    dead_letters_of,
+    faulty_database,
     read_all,
     running,
 )
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgehub.message import Row
+    from edgehub.store import Queue
 
 pytestmark = pytest.mark.integration
 
@@ -275,3 +281,38 @@ async def test_hold_works_on_rows_that_only_the_file_has(tmp_path: Path) -> None
         queue.release("slow")
         slow = await read_all(queue)
         assert bodies(slow) == [f"body-{n}".encode() for n in range(1, 1500, 2)]
+
+
+async def test_a_row_given_back_comes_behind_lower_ones_that_have_just_been_requeued(
+    tmp_path: Path,
+) -> None:
+    """Also if the file is read at that moment: that reading is repeated from the lower ones on."""
+    plan = PausingPlan()
+    async with running(
+        tmp_path / "queue.db",
+        options=StoreOptions(cache_bytes_max=1),
+        database_type=faulty_database(plan),
+    ) as hub:
+        await hub.stored(2)
+        queue = hub.queue()
+        rejected, sent = await read_all(queue)
+        queue.dead_letter(rejected, FailureKind.REJECTED, "no")
+        await hub.stored(1)
+        await hub.stored(1)
+        (letter,) = await dead_letters_of(hub.store)
+        requeue = plan.pause("INSERT OR IGNORE INTO q_")
+        requeued = asyncio.ensure_future(hub.store.requeuer.requeue([letter.id]))
+        await requeue.wait()
+        reading = asyncio.ensure_future(queue.read_batch(2, 1 << 20))
+
+        def give_back(queue: Queue) -> None:
+            if sent.offset in queue.checkpointer.in_flight:
+                assert not reading.done()
+                queue.give_back([sent], attempted=False)
+
+        await asyncio.sleep(0)
+        hub.store.queues.watch(queue.endpoint_id, give_back)
+        requeue.may_end.set()
+        assert bodies(await reading) == [b"body-0", b"body-2"]
+        assert bodies(await read_all(queue)) == [b"body-1", b"body-3"]
+        await requeued
