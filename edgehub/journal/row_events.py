@@ -258,13 +258,20 @@ class EventColumns(Struct, eq=False):
         return taken
 
     def shrink(self, offset: int = NEVER_MS) -> None:
-        """Keep of the events of rows up to `offset` nothing but their number and bytes."""
+        """Keep of the events of rows up to `offset`, and of refused sends, number and bytes only.
+
+        The other events of a row say that it leaves, so their sums may not precede its own.
+        """
         self.settle()
-        summed = self._chosen([each <= offset for each in self.offsets])
+        are_summed = [
+            each <= offset or kind == RowEvent.RETRIED
+            for each, kind in zip(self.offsets, self.kinds, strict=True)
+        ]
+        summed = self._chosen(are_summed)
         for event in set(summed.kinds):
             sizes = list(compress(summed.sizes, [kind == event for kind in summed.kinds]))
             self.count(event, len(sizes), sum(sizes))
-        self._keep([each > offset for each in self.offsets])
+        self._keep([not is_summed for is_summed in are_summed])
 
     def document(self, endpoint_id: EndpointId, priority: Priority) -> list[Any]:
         """Return a JSON value: differences where values rise, one value where all are equal."""

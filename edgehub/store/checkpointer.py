@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from edgehub.store.queue_rows import QueueRows
 
 EVENTS_MAX: Final = 65_536
-"""Events of one queue that wait for their commit one by one; beyond it only sums are kept."""
+"""Events of one queue that wait for their commit one by one; beyond it only sums are kept, but of
+rows that leave and are not in the file yet."""
 
 _numbers = partial(array, "q")
 
@@ -134,6 +135,7 @@ class Checkpointer:
         "_committing",
         "_early_bytes",
         "_early_rows",
+        "_events_max",
         "checkpoint",
         "in_flight",
         "proposed",
@@ -150,6 +152,7 @@ class Checkpointer:
         self._committing = Results()
         self._early_rows = self._early_bytes = 0
         """Of `results`, those of rows whose own commit is still to come."""
+        self._events_max = EVENTS_MAX
         self.refused: set[int] = set()
         """Rows read before their commit that will never be in the file: they count nowhere."""
 
@@ -246,6 +249,7 @@ class Checkpointer:
         Results of rows whose own commit is still to come are left for the next one.
         """
         assert not self._committing
+        self._events_max = EVENTS_MAX
         results = self.results
         # Events may be of rows beyond those that leave.
         highest = max(chain(results.offsets, results.attempts, results.events.offsets), default=-1)
@@ -297,8 +301,10 @@ class Checkpointer:
         """Record an event of some rows for the journal."""
         events = self.results.events
         events.record(event, rows, at_ms, reason)
-        if len(events) > EVENTS_MAX:
+        if len(events) > self._events_max:
             events.shrink(self.proposed)
+            # What stays is looked at again once there is twice as much.
+            self._events_max = max(EVENTS_MAX, 2 * len(events))
 
     def roll_back(self) -> None:
         """Return the results taken, so that they join the next transaction."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.journal.row_events import EventColumns, RowEvent
 from edgehub.message import FailureKind
 from edgehub.store import StoreOptions
 from edgehub.store.group import GROUP_ROWS_MAX
@@ -94,6 +95,45 @@ async def test_a_disk_that_takes_no_commit_costs_no_memory_for_what_was_confirme
         await hub.until(lambda: len(hub.settled) == 3202, tick_s=1.0)
         assert queue.statistics().sent_total == 1601
         assert hub.queue(P0).statistics().sent_total == 1600
+
+
+async def test_events_of_rows_that_wait_for_a_failing_disk_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused sends become sums; events of dead letters stay, and are seldom looked at."""
+    monkeypatch.setattr("edgehub.store.checkpointer.EVENTS_MAX", 100)
+    looked_at: list[int] = []
+    shrink = EventColumns.shrink
+
+    def counted(columns: EventColumns, offset: int) -> None:
+        looked_at.append(len(columns))
+        shrink(columns, offset)
+
+    monkeypatch.setattr(EventColumns, "shrink", counted)
+    plan = FaultPlan()
+    options = StoreOptions(journal=True)
+    async with running(
+        tmp_path / "q.db", options=options, database_type=faulty_database(plan)
+    ) as hub:
+        await hub.stored(1)
+        queue = hub.queue()
+        queue.confirm(await read_all(queue))
+        await hub.store.writer.flush()
+        plan.fail("COMMIT", times=1000)
+        hub.send()
+        await hub.until(lambda: hub.store.statistics().failing is not None)
+        hub.send_many(1000)
+        for _ in range(10):
+            queue.give_back(await read_all(queue), attempted=True, refusal="busy")
+            assert len(queue.checkpointer.results.events) <= 100
+        for row in await read_all(queue):
+            queue.dead_letter(row, FailureKind.REJECTED, "no")
+        events = queue.checkpointer.results.events
+        assert events.counts[RowEvent.RETRIED][0] == 10 * 1001
+        assert events.kinds == [RowEvent.DEAD_LETTERED] * 1001
+        assert sum(looked_at) < 20 * 1001
+        plan.heal()
+        await hub.until(lambda: hub.store.statistics().dead_letter_rows == 1001, tick_s=1.0)
 
 
 async def test_rows_that_left_before_their_commit_are_not_taken_off_those_in_the_file(

@@ -160,6 +160,16 @@ def test_sums_take_the_place_of_events() -> None:
     assert columns.counts == {1: (2, 200), 2: (2, 150)}
 
 
+def test_refused_sends_are_summed_whatever_the_offset() -> None:
+    """They say nothing of whether the row is there, so their sums may precede the row."""
+    columns = EventColumns()
+    columns.add(RowEvent.RETRIED, [a_row(1), a_row(5)], 9, "busy")
+    columns.add(RowEvent.SENT, [a_row(1), a_row(5)], 9)
+    columns.shrink(3)
+    assert (columns.offsets, columns.kinds) == ([5], [RowEvent.SENT])
+    assert columns.counts == {RowEvent.RETRIED: (2, 200), RowEvent.SENT: (1, 100)}
+
+
 @pytest.mark.parametrize("blob", [b"", b"junk", pack(1, 1, [], [])[:-2]])
 def test_damage_is_reported(blob: bytes) -> None:
     """What cannot be read is a ValueError, not a crash."""
