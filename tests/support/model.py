@@ -62,8 +62,6 @@ class Ledger:
         """Senders of whom an endpoint takes nothing, as far as it has said since the start."""
         self.events = 0
         """Grows with everything that happens."""
-        self.is_leaving = False
-        """A queue is being told that rows leave."""
 
     def line(self, key: Key) -> Line:
         """Return what is known of a queue."""
@@ -91,21 +89,26 @@ class Ledger:
             line = self.line(key)
             line.live[token] = line.unsent[sender][token] = copy
 
-    def accept(self, token: int, message_id: str) -> None:
-        """Record that the sender was told that all is well."""
+    def accept(self, token: int, message_id: str, *, early: bool) -> None:
+        """Record that the sender was told that all is well.
+
+        Args:
+            token: Of the message.
+            message_id: Of the hub.
+            early: It has left, and is not in the file.
+        """
         self.events += 1
         copies = self.open.pop(token)
         if copies:
             self._name(message_id, token)
             first = next(iter(self.open), token)
-            # What is dropped has nothing to wait for, nor has what left while its commit failed.
-            has_left = len(copies) == 1 and copies[0].left in {"sent", "expired"}
-            at_once = self.is_leaving or has_left or self._overflow is Overflow.DROP_NEWEST
+            # What is dropped has nothing to wait for.
+            at_once = early or self._overflow is Overflow.DROP_NEWEST
             assert at_once or first >= token, f"{token} is acknowledged before {first}"
         for copy in copies:
             copy.accepted = True
             self.lines[copy.key].enqueued += 1
-            copy.early = self.is_leaving
+            copy.early = early
 
     def refuse(self, token: int) -> None:
         """Record that the message was not taken: no copy may ever be found in the file."""

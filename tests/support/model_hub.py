@@ -232,8 +232,4 @@ class WatchedQueue:
         ledger = self._world.ledger
         if not self._life.is_over:
             ledger.leave(self._key, rows, why, self._world.now)
-            ledger.is_leaving = True
-        try:
-            (self._queue.confirm if why == "sent" else self._queue.expire)(rows)
-        finally:
-            ledger.is_leaving = False
+        (self._queue.confirm if why == "sent" else self._queue.expire)(rows)

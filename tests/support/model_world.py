@@ -463,7 +463,13 @@ class World:
         if life.is_over:
             return
         if refusal is None:
-            self.ledger.accept(token, self._messages[token].message_id)
+            message_id = self._messages[token].message_id
+            offset = life.store.inspection.offset_of(message_id)
+            copies = self.ledger.open[token]
+            early = False
+            if offset is not None and len(copies) == 1 and copies[0].left in {"sent", "expired"}:
+                early = life.store.queues.get(*copies[0].key).checkpointer.proposed < offset
+            self.ledger.accept(token, message_id, early=early)
         else:
             self.ledger.refuse(token)
 
