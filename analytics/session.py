@@ -48,14 +48,6 @@ _WORTH_IT: Final = {
 }
 """Forty times Java's own: with ten times the second compiler took twice as long, tasks no less."""
 
-_INLINED: Final = (
-    "-XX:MaxInlineLevel=25",
-    "-XX:InlineSmallCode=4000",
-    "-XX:FreqInlineSize=500",
-)
-"""Values of lines pass through many small methods: reading takes an eighth less than by Java's own
-bounds."""
-
 _MOST_CLASSES: Final = (
     *("spark-catalyst", "spark-sql", "spark-sql-api", "spark-core", "scala-library"),
     *("hadoop-client-api", "hadoop-client-runtime"),
@@ -97,7 +89,7 @@ def java_options(size: int | None) -> list[str]:
     # Each step has code of its own, made for it: only what runs for long is worth the second
     # compiler, which took a quarter of all time for ten million lines.
     thresholds = [f"-XX:Tier4{name}Threshold={number}" for name, number in _WORTH_IT.items()]
-    return ["-XX:+UseParallelGC", *thresholds, *_INLINED]
+    return ["-XX:+UseParallelGC", *thresholds]
 
 
 def class_path(home: Path) -> str:
