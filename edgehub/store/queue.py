@@ -434,7 +434,9 @@ class Queue:
 
     def _leave_early(self, rows: list[Row], event: RowEvent) -> list[Row]:
         """Remove rows that are never written; return those that are, or are being written."""
-        for joined in self.reader.uncommitted():
+        leaving = [row.offset for row in rows]
+        groups = self.reader.uncommitted_between(min(leaving, default=0), max(leaving, default=0))
+        for joined in groups:
             if not joined.rows:
                 continue  # removed for good when its rows had been acknowledged
             first, last = joined.rows[0].offset, joined.rows[-1].offset

@@ -248,6 +248,17 @@ class Reader:
         opened = self.open_rows
         return [*self.sealed] if opened is None else [*self.sealed, opened]
 
+    def uncommitted_between(self, first: int, last: int) -> list[QueueRows]:
+        """Return those that may have rows from offset `first` to `last`."""
+        if last <= self._checkpointer.proposed:
+            return []
+        # While commits fail, any number of groups may wait.
+        return [
+            joined
+            for joined in self.uncommitted()
+            if joined.rows[0].offset <= last and joined.rows[-1].offset >= first
+        ]
+
     def uncommitted_rows(self) -> list[Row]:
         """Return the rows that are not committed yet and have not left before."""
         return [

@@ -272,6 +272,11 @@ async def test_what_the_link_does_not_confirm_is_stored_once_the_disk_is_back(
         await hub.until(lambda: hub.store.statistics().failing is not None)
         hub.send_many(2 * GROUP_ROWS_MAX)
         rows = await read_all(queue)
+        # A confirmation looks at the groups of its rows alone: any number of them may wait.
+        assert queue.reader.uncommitted_between(1, rows[0].offset - 1) == []
+        for row in rows[::500]:
+            (joined,) = queue.reader.uncommitted_between(row.offset, row.offset)
+            assert row in joined.rows
         kept = rows[::3]
         queue.confirm([row for row in rows if row not in kept])
         queue.give_back(kept, attempted=False)
