@@ -302,6 +302,9 @@ class Checkpointer:
         events = self.results.events
         events.record(event, rows, at_ms, reason)
         if len(events) > self._events_max:
+            if self.refused:
+                events.settle()
+                events.take(self.refused)
             events.shrink(self.proposed)
             # What stays is looked at again once there is twice as much.
             self._events_max = max(EVENTS_MAX, 2 * len(events))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgehub.journal.events import unpack
+from edgehub.journal.row_events import RowEvent
 from edgehub.message import FailureKind, Refusal
 from edgehub.store import StoreOptions
 from edgehub.store.row_changes import RowChanges
@@ -416,9 +418,14 @@ async def test_held_rows_that_are_not_stored_yet_come_later(tmp_path: Path) -> N
         assert bodies(await read_all(queue)) == [b"body-0", b"body-1", b"body-2"]
 
 
-async def test_row_read_early_and_then_refused_leaves_no_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("events_max", [1, 100])
+async def test_row_read_early_and_then_refused_leaves_no_trace(
+    tmp_path: Path, events_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A row that turns out not to be storable is refused, though it may have been delivered."""
-    async with running(tmp_path / "q.db", options=LINGER) as hub:
+    monkeypatch.setattr("edgehub.store.checkpointer.EVENTS_MAX", events_max)
+    options = StoreOptions(commit_delay_ms=LINGER.commit_delay_ms, journal=True)
+    async with running(tmp_path / "q.db", options=options) as hub:
         await hub.store.database.run(
             lambda conn: conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
         )
@@ -433,6 +440,17 @@ async def test_row_read_early_and_then_refused_leaves_no_trace(tmp_path: Path) -
         await hub.store.writer.flush()
         assert queue.statistics().depth == 0
         assert await hub.count(queue) == (0, 0)
+        blobs = await hub.store.database.run(
+            lambda conn: conn.execute("SELECT events FROM journal").fetchall()
+        )
+        commits = [unpack(blob) for (blob,) in blobs]
+        runs = [
+            run for commit in commits for section in commit.sections for run in section.runs(10)
+        ]
+        sent = sum(len(run) for run in runs if run.kind == RowEvent.SENT)
+        counts = [count for commit in commits for count in commit.counts]
+        sent += sum(rows for _, _, event, rows, *_ in counts if event == RowEvent.SENT)
+        assert sent == queue.statistics().sent_total == 2
 
 
 @pytest.mark.parametrize("place", ["came back", "held", "in flight"])
