@@ -136,6 +136,7 @@ class Checkpointer:
         "_early_bytes",
         "_early_rows",
         "_events_max",
+        "_retried",
         "checkpoint",
         "in_flight",
         "proposed",
@@ -153,6 +154,8 @@ class Checkpointer:
         self._early_rows = self._early_bytes = 0
         """Of `results`, those of rows whose own commit is still to come."""
         self._events_max = EVENTS_MAX
+        self._retried: set[int] = set()
+        """Rows that were refused for now before their commit: `results` has events of them."""
         self.refused: set[int] = set()
         """Rows read before their commit that will never be in the file: they count nowhere."""
 
@@ -250,6 +253,8 @@ class Checkpointer:
         """
         assert not self._committing
         self._events_max = EVENTS_MAX
+        if self._retried:
+            self._retried = {offset for offset in self._retried if offset > self.proposed}
         results = self.results
         # Events may be of rows beyond those that leave.
         highest = max(chain(results.offsets, results.attempts, results.events.offsets), default=-1)
@@ -301,13 +306,22 @@ class Checkpointer:
         """Record an event of some rows for the journal."""
         events = self.results.events
         events.record(event, rows, at_ms, reason)
+        if event is RowEvent.RETRIED:
+            self._retried.update([row.offset for row in rows if row.offset > self.proposed])
         if len(events) > self._events_max:
             if self.refused:
                 events.settle()
                 events.take(self.refused)
             events.shrink(self.proposed)
+            self._retried.clear()
             # What stays is looked at again once there is twice as much.
             self._events_max = max(EVENTS_MAX, 2 * len(events))
+
+    def take_events(self, offsets: set[int]) -> EventColumns:
+        """Remove and return the events of rows that leave before their commit."""
+        if self._retried.isdisjoint(offsets):
+            return EventColumns()
+        return self.results.events.take(offsets)
 
     def roll_back(self) -> None:
         """Return the results taken, so that they join the next transaction."""

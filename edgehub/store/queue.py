@@ -451,7 +451,7 @@ class Queue:
                     results.attempts.pop(offset, None)
             self._count_early(len(early), size, event)
             if self._shared.events is not None:
-                between = results.events.take(offsets)
+                between = self.checkpointer.take_events(offsets)
                 key = (self.endpoint_id, self.priority)
                 self._shared.events.early(key, early, event, between)
             if len(early) == len(rows):

@@ -132,6 +132,14 @@ async def test_events_of_rows_that_wait_for_a_failing_disk_cost_little(
         assert events.counts[RowEvent.RETRIED][0] == 10 * 1001
         assert events.kinds == [RowEvent.DEAD_LETTERED] * 1001
         assert sum(looked_at) < 20 * 1001
+        hub.send_many(2)
+        rows = await read_all(queue)
+        queue.give_back(rows[:1], attempted=True, refusal="busy")
+        with monkeypatch.context() as patch:
+            patch.delattr(EventColumns, "take")  # none of them has an event
+            queue.confirm(rows[1:])
+        queue.confirm(await read_all(queue))
+        assert len(events) == 1001
         plan.heal()
         await hub.until(lambda: hub.store.statistics().dead_letter_rows == 1001, tick_s=1.0)
 
