@@ -148,7 +148,11 @@ class _Step:
     def run(self, connection: sqlite3.Connection) -> list[Depth]:
         """Put rows into their queues and delete the letters."""
         moved: list[_Letter] = []
+        # Since they were listed, a number may have become that of another letter.
+        same = set(_letters(connection, [letter[0] for letter in self._letters]))
         for letter in self._letters:
+            if letter not in same:
+                continue
             target = self._targets[EndpointId(letter[1]), Priority(letter[2])]
             target.register(connection)
             if self._insert(connection, letter, target):

@@ -174,6 +174,33 @@ async def test_a_read_under_way_sees_rows_that_come_meanwhile(tmp_path: Path) ->
         assert sorted(row.offset for row in rows) == list(range(1, 901))
 
 
+async def test_a_number_that_is_that_of_another_letter_by_now_requeues_none(
+    tmp_path: Path,
+) -> None:
+    """Two commands at once: the number of the letter that the first one takes is used again."""
+    async with running(tmp_path / "q.db") as hub:
+        await hub.stored(2)
+        queue = hub.queue()
+        first, second = await read_all(queue)
+        queue.dead_letter(first, FailureKind.REJECTED, "no")
+        await hub.store.writer.flush()
+        (letter,) = await hub.store.inspection.dead_letters()
+
+        def reject(queue: Queue) -> None:
+            if second.offset in queue.checkpointer.in_flight:
+                queue.dead_letter(second, FailureKind.REJECTED, "not this one either")
+
+        hub.store.queues.watch(queue.endpoint_id, reject)
+        requeue = hub.store.requeuer.requeue
+        released = await asyncio.gather(requeue([letter.id]), requeue([letter.id]))
+        assert [each.rows for each in released] == [1, 0]
+        (left,) = await hub.store.inspection.dead_letters()
+        assert left.id == letter.id
+        assert left.message.message_id == second.message.message_id
+        assert bodies(await read_all(queue)) == [b"body-0"]
+        await consistent(hub)
+
+
 async def test_a_dead_letter_goes_back_to_its_place(tmp_path: Path) -> None:
     """P-11: by hand; with its message id and what was left of its time, attempts forgotten."""
     async with running(tmp_path / "queue.db") as hub:
