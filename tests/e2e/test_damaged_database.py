@@ -53,6 +53,8 @@ def test_what_waits_is_delivered_without_the_list_of_tables(
                 device.publish("status", number)
             wanted = {("press-1", *key) for key in device.published}
             assert collector.wait_for(wanted, 15) == set()
+            # Those that are acknowledged are in the file, or were confirmed.
+            assert device.wait_in_flight_below(1, 15)
             daemon.wait_until(lambda: sum(depths(daemon).values()) == 0, 10)
             link.cut()
             for number in range(DELIVERED, DELIVERED + WAITING):

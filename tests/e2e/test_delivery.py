@@ -92,6 +92,8 @@ def test_a_restart_loses_nothing_and_repeats_nothing(
         for number in range(500):
             device.publish("bulk", number)
         assert collector.wait_for(_wanted(device), 15) == set()
+        # Those that are acknowledged are in the file, or were confirmed.
+        assert device.wait_in_flight_below(1, 15)
         daemon.wait_until(lambda: sum(_depths(daemon).values()) == 0, 10)
         link.cut()
         for number in range(500, 900):

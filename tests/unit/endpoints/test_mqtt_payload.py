@@ -38,7 +38,9 @@ class Packer:
     def pack(self, *rows: Row) -> list[tuple[list[int], bytes, bytes]]:
         """Return offsets, topic and body of each payload."""
         packed = self.payloads.pack(rows, self._refuse)
-        return [([row.offset for row in group], *_read(*packet)) for group, *packet in packed]
+        return [
+            ([row.offset for row in group], *_read(start, rest)) for group, start, rest, _ in packed
+        ]
 
     def offsets(self, *rows: Row) -> list[list[int]]:
         """Return the offsets of each payload."""
