@@ -58,6 +58,9 @@ async def press_1_works(azure: IotHub, device: AzureClient, turn: int) -> None:
 
     mid = azure.send("press-1", f"down {turn}".encode(), kind="open")
     received = await device.received()
+    while received["received"] == f"down {turn - 1}":
+        # Its PUBACK was under way when the hub stopped.
+        received = await device.received()
     assert (received["received"], received["properties"]["kind"]) == (f"down {turn}", "open")
     await azure.until(lambda: mid in azure.completed)
 
